@@ -1,4 +1,4 @@
-// What Holdfast sets out for, beside what was measured: said, never asserted.
+// The aims of Holdfast, beside what was measured. They are reported, never asserted.
 
 import type { Line, Section, Unit } from './report.ts'
 import { median } from './statistics.ts'

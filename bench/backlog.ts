@@ -2,7 +2,7 @@
 
 import { perSecond, takeTurns } from './rounds.ts'
 
-/** As many as are drained in a turn. */
+/** Jobs that are drained in a turn. */
 export const chunk = 10_000
 
 export interface Drainer {
@@ -11,7 +11,10 @@ export interface Drainer {
   close(): Promise<void>
 }
 
-/** Ten thousand at a time from each of two places, the small one filled up again after each turn. The first is not timed. */
+/**
+ * Drains ten thousand at a time from each of two places. The small one is filled again after each turn. The first turn is not
+ * timed.
+ */
 export async function drainTurns(
   few: string,
   many: string,

@@ -1,10 +1,10 @@
--- A snapshot cursor with all the rules that keep jobs from hiding, and nothing else: one kind of lane, no attempts, no
--- retries, no history. Every statement of a claim reads a payload row at most once.
+-- A snapshot cursor with all the rules that let every job be found, and nothing else: one kind of lane, no attempts, no retries,
+-- no history. Every statement of a claim reads a payload row at most once.
 --
--- A claim passes over a stretch of the index (lane, ready_xid, ord) and takes all that it can see there. So its lease does
--- not list jobs: it names the stretches, both ends included, and the transactions that were still open inside them. A row
--- in a stretch and of no such transaction was claimed by this claim, now and later, because what leaves a claim gets
--- another ready_xid and no transaction begins behind a bound.
+-- A claim passes over a stretch of the index (lane, ready_xid, ord) and takes all rows that it can see there. So its lease does
+-- not list jobs. It names the stretches, both ends included, and the transactions that were still open inside them. A row that is
+-- in a stretch, and not of such a transaction, was claimed by this claim. That stays true, for two reasons: a job that leaves a
+-- claim gets another ready_xid, and no transaction begins behind a bound.
 create table job (
   lane int not null,
   ready_xid xid8 not null default pg_current_xact_id(),
@@ -38,7 +38,7 @@ create table lease (
 create index lease_expiry on lease (expires_at);
 insert into lane_cursor (lane, xid, ord, gap_xid, gap_ord) values (1, '0', 0, '{}', '{}');
 
--- One row, or none: columns as arrays, and the payloads as lines, which JSON as it is stored never contains.
+-- One row, or none: columns as arrays, and the payloads separated by line breaks, which stored JSON never contains.
 create function claim_jobs(p_lane int, p_max int, p_lease interval, p_worker text, p_token uuid)
 returns table (xids xid8[], ords bigint[], ids uuid[], payloads text)
 language plpgsql
@@ -174,7 +174,7 @@ begin
   return next;
 end $$;
 
--- All jobs of a claim, in the order of the index; says how many there still were.
+-- Settles all jobs of a claim, in the order of the index; answers how many it found.
 create function settle_claim(p_token uuid) returns bigint
 language plpgsql
 set enable_seqscan = off
@@ -187,7 +187,7 @@ declare
   n bigint;
 begin
   delete from lease l where l.token = p_token returning * into held;
-  -- No lease, no stretches. One statement a stretch, because a join lets the planner begin with the table.
+  -- Without a lease there are no stretches. One statement a stretch, because with a join the planner could begin with the table.
   for i in 1 .. coalesce(cardinality(held.from_xid), 0) loop
     delete from job j
      where j.lane = held.lane and j.ready_xid <> all (held.except_xid)
@@ -199,9 +199,9 @@ begin
   return settled;
 end $$;
 
--- Some jobs of a claim, each by its place. The lease goes with the last of them; where two callers settle the last ones at
--- once it stays until it expires. Rows are looked up in a lateral query, so that no plan can begin with the table, and
--- matched again by ready_xid, so that one which was given another while we waited for it is left alone.
+-- Settles some jobs of a claim, each by its place. The last of them deletes the lease; if two callers settle the last ones at
+-- once, it stays until it expires. Rows are looked up in a lateral query, so that no plan can begin with the table. They are
+-- matched again by ready_xid, so that a row which got another ready_xid while this statement waited for it is not deleted.
 create function settle_jobs(p_token uuid, p_xids xid8[], p_ords bigint[]) returns bigint
 language plpgsql
 set enable_seqscan = off

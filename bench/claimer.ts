@@ -1,5 +1,5 @@
-// The other process of the idle latency: claims what the first one enqueues, and tells how many milliseconds each took to
-// arrive. The payload carries when it was enqueued, on the clock that all processes of a machine share.
+// The second process of the idle latency. It claims what the first one enqueues, and reports how many milliseconds each job took
+// to arrive. The payload carries the time of the enqueue, on the monotonic clock that all processes of a machine share.
 
 import { open, postgres } from '../src/index.ts'
 import { benchQueue } from './load.ts'
@@ -8,7 +8,7 @@ const stop = new AbortController()
 process.once('disconnect', () => stop.abort())
 
 const [url = '', flag] = process.argv.slice(2)
-await using holdfast = await open(flag === '--deaf' ? deaf(new URL(url)) : url)
+await using holdfast = await open(flag === '--no-listen' ? withoutListen(new URL(url)) : url)
 const queue = benchQueue(holdfast)
 process.send?.('ready')
 while (!stop.signal.aborted) {
@@ -19,7 +19,7 @@ while (!stop.signal.aborted) {
   process.send?.(Number(arrivedAt - BigInt((lease.job.payload as { at: string }).at)) / 1e6)
 }
 
-function deaf(url: URL) {
+function withoutListen(url: URL) {
   const schema = url.searchParams.get('schema') ?? 'holdfast'
   url.search = ''
   return postgres({ url: url.href, schema, listen: false })

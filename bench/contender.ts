@@ -1,14 +1,16 @@
-// The load that every contender is put under, written once: one producer, two loops that claim a batch and settle it, each
-// waiting for its own answers. A loop claims only where a batch waits that nobody else has set out for, so that nobody is
-// measured at finding nothing; the producer stays at most `ahead` batches in front of what was claimed. Or two loops that
-// do it all in turn, where nobody waits for a producer.
+// The load for every contender, written once. It comes in two forms:
+//
+// underLoad     One producer, and two loops that claim a batch and settle it, each waiting for its own answers. A loop claims
+//               only if jobs wait that the other loop has not reserved. So claims that find nothing are not measured. The
+//               producer stays at most `ahead` batches in front of what was claimed.
+// cycleInTurn   Two loops that each enqueue, claim and settle in turn, so that no loop waits for a producer.
 
 import { pause } from './load.ts'
 
 /** What a claim got. */
 export interface Taken {
   readonly ids: readonly string[]
-  /** Says how many jobs it found. */
+  /** Answers how many jobs it found. */
   settle(): Promise<number>
 }
 
@@ -19,12 +21,12 @@ export interface Contents {
 }
 
 export interface Contender extends AsyncDisposable {
-  /** By the producer, or by one of the loops. */
+  /** Called by the producer, or by one of the loops. */
   enqueue(count: number, loop?: number): Promise<void>
   claim(loop: number, max: number): Promise<Taken>
-  /** By what the store itself says, and where it keeps counts, also by its rows. */
+  /** Counted by the store itself; if it keeps counts, they are compared with its rows. */
   contents(): Promise<Contents>
-  /** Whether jobs that are done are still there. */
+  /** Whether done jobs are still stored. */
   readonly keeps: boolean
 }
 
@@ -44,7 +46,7 @@ export class Ledger {
   take(ids: readonly string[]): void {
     this.claimed += ids.length
     if (this.claimed > idsMax)
-      this.#ids = null // counts alone must do: as many settled as there were, and nothing left
+      this.#ids = null // from here on only counts are checked: as many settled as enqueued, and nothing left
     else this.#ids?.push(ids)
   }
 
@@ -59,21 +61,21 @@ export class Ledger {
 
 export function expectSame(found: object, wanted: object): void {
   if (JSON.stringify(found) !== JSON.stringify(wanted))
-    throw new Error(`This run means nothing: wanted ${JSON.stringify(wanted)}, found ${JSON.stringify(found)}.`)
+    throw new Error(`This run is invalid: wanted ${JSON.stringify(wanted)}, found ${JSON.stringify(found)}.`)
 }
 
 export interface Load {
-  /** Jobs that wait already. */
+  /** Jobs that already wait. */
   readonly waiting?: number
-  /** Whether to enqueue another batch, so many having been enqueued under this load. */
+  /** Whether to enqueue another batch, given how many jobs were enqueued under this load. */
   readonly wants: (enqueued: number) => boolean
   readonly onSettled?: (jobs: number) => void
 }
 
-/** Until the producer wants no more and nothing is left. */
+/** Runs until the producer wants no more and no job is left. */
 export async function underLoad(contender: Contender, ledger: Ledger, load: Load): Promise<void> {
   const { waiting = 0, wants, onSettled } = load
-  let free = waiting // waits, and no loop has set out for it
+  let free = waiting // jobs that wait and that no loop has reserved
   let enqueued = 0
   let isProducing = true
   let empty = 0
@@ -88,10 +90,10 @@ export async function underLoad(contender: Contender, ledger: Ledger, load: Load
       enqueued += batch
       ledger.enqueued += batch
       free += batch
-      changes.tell()
+      changes.notify()
     }
     isProducing = false
-    changes.tell()
+    changes.notify()
   }
   const consume = async (loop: number) => {
     for (;;) {
@@ -104,9 +106,9 @@ export async function underLoad(contender: Contender, ledger: Ledger, load: Load
       free -= want
       const taken = await contender.claim(loop, want)
       free += want - taken.ids.length
-      changes.tell()
+      changes.notify()
       if (taken.ids.length === 0) {
-        if (++empty > emptyMax) throw new Error('Claims find nothing where jobs wait: this run means nothing.')
+        if (++empty > emptyMax) throw new Error('Jobs wait, but claims find nothing: this run is invalid.')
         await pause(1)
         continue
       }
@@ -123,7 +125,7 @@ export async function cycle(contender: Contender, ledger: Ledger, jobs: number):
   await underLoad(contender, ledger, { wants: (enqueued) => enqueued < jobs })
 }
 
-/** Two loops, each of which enqueues a batch, claims one, settles it, and only then goes on. */
+/** Two loops, each of which enqueues a batch, claims one, settles it, and only then continues. */
 export async function cycleInTurn(contender: Contender, ledger: Ledger, jobs: number): Promise<void> {
   let left = jobs
   const work = async (loop: number) => {
@@ -133,7 +135,7 @@ export async function cycleInTurn(contender: Contender, ledger: Ledger, jobs: nu
       ledger.enqueued += batch
       await takeOne(contender, ledger, loop)
     }
-    while (await takeOne(contender, ledger, loop)); // what a claim that was cut short left behind
+    while (await takeOne(contender, ledger, loop)); // jobs that a smaller claim left
   }
   await Promise.all(Array.from({ length: loops }, (_, loop) => work(loop)))
 }
@@ -156,7 +158,7 @@ export async function fill(contender: Contender, ledger: Ledger, jobs: number, s
   ledger.enqueued += jobs
 }
 
-/** Wakes all who wait for something to change. */
+/** Wakes all loops that wait for a change. */
 class Changes {
   #change = Promise.withResolvers<void>()
 
@@ -164,7 +166,7 @@ class Changes {
     return this.#change.promise
   }
 
-  tell(): void {
+  notify(): void {
     this.#change.resolve()
     this.#change = Promise.withResolvers<void>()
   }

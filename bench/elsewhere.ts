@@ -1,4 +1,4 @@
-// Idle latency where the job is claimed in another process.
+// Idle latency if another process claims the job.
 
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
@@ -8,19 +8,19 @@ import { pause, payload } from './load.ts'
 export interface Elsewhere {
   readonly url: string
   readonly samples: number
-  /** How long nothing happens before each of them. */
+  /** The pause before each sample. */
   readonly pauseMs: number | (() => number)
   readonly maxMs?: number
   /** False: the other process does not listen (PostgreSQL). */
   readonly listen?: boolean
 }
 
-/** Milliseconds until another process at the same `url` has the job: as many samples as asked for, or as there is time for. */
+/** Milliseconds until another process at the same `url` has the job: `samples` of them, or as many as fit into `maxMs`. */
 export async function pickUpsElsewhere(
   queue: Queue,
   { url, samples, pauseMs, maxMs = 3_000, listen = true }: Elsewhere,
 ): Promise<number[]> {
-  const claimer = fork(new URL('./claimer.ts', import.meta.url), [url, ...(listen ? [] : ['--deaf'])])
+  const claimer = fork(new URL('./claimer.ts', import.meta.url), [url, ...(listen ? [] : ['--no-listen'])])
   const exited = once(claimer, 'exit')
   const pickUpMs: number[] = []
   await once(claimer, 'message')

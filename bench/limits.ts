@@ -1,8 +1,9 @@
-// What limits and batches cost, on either store: the same jobs plain, as items of a batch without a limit, and with keys
-// that let in two at a time; and whether a claim notices who is held, and how many batches there are.
+// What limits and batches cost, on either store:
+// - the same jobs plain, as items of a batch without a limit, and with keys that admit two at a time;
+// - whether the number of held jobs, or of batches, makes a claim slower.
 //
-// All through the public API, in turns, each on a fresh file or schema. A run after which not every job is done gives no
-// figure.
+// All of it goes through the public API, in turns, each on a fresh file or schema. A run after which not every job is done gives
+// no figure.
 
 import { defineQueue, type Holdfast, open, postgres, type Queue } from '../src/index.ts'
 import { type Aim, aimsSection } from './aims.ts'
@@ -30,7 +31,7 @@ interface Sizes {
   readonly claims: number
 }
 
-/** A store with nothing in it yet. */
+/** Runs `work` on an empty store. */
 type Fresh = <T>(work: (holdfast: Holdfast) => Promise<T>) => Promise<T>
 
 export async function* limitsBench({ directory, jobs, rounds, isQuick, only }: BenchOptions): AsyncGenerator<Section> {
@@ -98,7 +99,7 @@ const loads: Readonly<Record<'plain' | 'batch' | 'keys', Load>> = {
   keys: { definition: keyed, enqueue: (holdfast, jobs) => enqueueAll(holdfast.queue(keyed), jobs) },
 }
 
-/** Everything is handed over, and then claimed and settled by one loop. */
+/** All jobs are enqueued, and then claimed and settled by one loop. */
 async function cycleSection(store: string, { jobs, rounds }: Sizes, fresh: Fresh) {
   const side = (load: Load) => () =>
     fresh(async (holdfast) => {
@@ -147,7 +148,7 @@ async function cycleSection(store: string, { jobs, rounds }: Sizes, fresh: Fresh
   return { section, aims }
 }
 
-/** Claims of ten, where nothing is held and where most is; and where there is one batch, and where there are many. */
+/** Claims of ten: with no held jobs and with many, with one batch and with many. */
 async function claimSection(store: string, { held, batches, claims }: Sizes, fresh: Fresh): Promise<Section> {
   const max = 10
   const need = 2 * claims * max
@@ -155,7 +156,7 @@ async function claimSection(store: string, { held, batches, claims }: Sizes, fre
     fresh(async (holdfast) => {
       await prepare(holdfast)
       const queue = holdfast.queue(definition)
-      await timedClaims(queue, { claims, max }) // the first are not timed
+      await timedClaims(queue, { claims, max }) // warm-up, not timed
       return median(await timedClaims(queue, { claims, max }))
     })
   const lineOf = async (name: string, few: Promise<number>, many: () => Promise<number>) => ({
@@ -181,7 +182,7 @@ async function claimSection(store: string, { held, batches, claims }: Sizes, fre
     columns: ['few', 'many'],
     ratio: { of: 'many', to: 'few' },
     lines,
-    note: 'few: as many keys as jobs, so that none is held; one batch.',
+    note: 'few: as many keys as jobs, so that no job is held; one batch.',
   }
 }
 
@@ -201,14 +202,14 @@ function entries(from: number, count: number, among: number) {
   return Array.from({ length: count }, (_, i) => ({ payload: { ...payload, key: (from + i) % among } }))
 }
 
-/** One that finds nothing just now, because the next are yet to be let in, asks again; but not for ever. */
+/** A claim may find nothing because the next jobs are not admitted yet. Then it is repeated, at most 1,000 times in total. */
 async function drain(queue: Queue, jobs: number): Promise<void> {
   let settled: Promise<unknown> = Promise.resolve()
   for (let left = jobs, empty = 0; left > 0; ) {
     const leases = await queue.claim({ max: Math.min(group, left) })
     if (leases.length === 0) {
       await settled
-      if (++empty > 1_000) throw new Error(`${left} jobs are left, and no claim finds one: this run means nothing.`)
+      if (++empty > 1_000) throw new Error(`${left} jobs are left, and no claim finds one: this run is invalid.`)
       await pause(1)
       continue
     }
@@ -222,5 +223,5 @@ async function drain(queue: Queue, jobs: number): Promise<void> {
 async function expectDone(holdfast: Holdfast, jobs: number): Promise<void> {
   const { done, held, ready, running } = await holdfast.stats()
   if (done === jobs && held + ready + running === 0) return
-  throw new Error(`${done} of ${jobs} are done: this run means nothing.`)
+  throw new Error(`${done} of ${jobs} are done: this run is invalid.`)
 }

@@ -1,4 +1,4 @@
-// The lines of a section, and the numbers in their names.
+// Helpers that make the lines of a section, and format the numbers in their names.
 
 import type { Line } from './report.ts'
 import { quantile } from './statistics.ts'

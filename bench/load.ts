@@ -1,10 +1,10 @@
-// The work that is measured, through the public API and nothing else, so that every store can be put under it.
+// The measured work. It uses only the public API, so that it runs on every store.
 
 import type { Holdfast, Lease, Queue } from '../src/index.ts'
 
 /** About 100 bytes as JSON. */
 export const payload = {
-  to: 'somebody@example.com',
+  to: 'customer@example.com',
   template: 'welcome',
   locale: 'en',
   order: 1234567890,
@@ -60,7 +60,7 @@ export async function cycleOverlapped(queue: Queue, { jobs, group }: { jobs: num
   await settled
 }
 
-/** Milliseconds from the call of enqueue until a claim that was waiting has the job, and until enqueue itself answers. */
+/** Milliseconds from the call of enqueue until a waiting claim has the job, and until enqueue itself answers. */
 export async function idlePickUps(
   queue: Queue,
   { samples, pauseMs }: { samples: number; pauseMs: number | (() => number) },
@@ -87,7 +87,7 @@ export async function timedClaims(queue: Queue, { claims, max }: { claims: numbe
     const startedAt = performance.now()
     const leases = await queue.claim({ max, lease: '10m' })
     taken.push((performance.now() - startedAt) * 1_000)
-    if (leases.length !== max) throw new Error(`A claim of ${max} got ${leases.length}: this run means nothing.`)
+    if (leases.length !== max) throw new Error(`A claim of ${max} got ${leases.length}: this run is invalid.`)
   }
   return taken
 }
@@ -106,7 +106,7 @@ export function entries(count: number) {
 
 async function claimSome(queue: Queue, max: number): Promise<Lease[]> {
   const leases = await queue.claim({ max })
-  if (leases.length === 0) throw new Error('A claim found nothing where jobs wait: this run means nothing.')
+  if (leases.length === 0) throw new Error('Jobs wait, but a claim found nothing: this run is invalid.')
   return leases
 }
 

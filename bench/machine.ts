@@ -1,4 +1,4 @@
-// Where the figures were taken: without it they mean nothing.
+// The machine on which figures were measured: figures of different machines cannot be compared.
 
 import { statfsSync } from 'node:fs'
 import { availableParallelism, cpus, loadavg, totalmem } from 'node:os'
@@ -9,7 +9,7 @@ export interface Machine {
   readonly memoryGiB: number
   readonly node: string
   readonly sqlite: string
-  /** Where the files lie. What kind of disk is behind it nobody here can tell; whether it is one, see `isInMemory`. */
+  /** Where the files are. The kind of disk is not known; `isInMemory` says whether it is one at all. */
   readonly path: string
   readonly isInMemory: boolean
   readonly load: number
@@ -35,7 +35,8 @@ export function machineText({ cpu, cores, memoryGiB, node, sqlite, path, isInMem
     `${cpu}, ${cores} cores, ${memoryGiB} GiB; Node ${node}, SQLite ${sqlite}; files in ${path}; load ${load.toFixed(1)}`,
   ]
   if (isInMemory)
-    lines.push('Those files are in memory, where waiting for the disk costs nothing: use --dir for a real one.')
-  if (load > cores / 2) lines.push('Something else is running here: trust the ratios rather than the figures.')
+    lines.push('Those files are in memory, where waiting for the disk costs nothing: use --dir for a real disk.')
+  if (load > cores / 2)
+    lines.push('Something else is running on this machine: rely on the ratios rather than on the figures.')
   return lines.join('\n')
 }

@@ -1,11 +1,11 @@
-// What a load on a PostgreSQL server costs beside time: WAL, statements that were sent, processor time of this process.
+// What a load on a PostgreSQL server costs beside time: WAL, statements sent, processor time of this process.
 
 import pg from 'pg'
 
 export interface Cost {
   /** Jobs a second. */
   readonly rate: number
-  /** All a job. */
+  /** The following three are per job. */
   readonly walBytes: number
   readonly statements: number
   readonly clientUs: number
@@ -20,7 +20,7 @@ pg.Client.prototype.query = function (this: pg.Client, ...args: unknown[]) {
   return Reflect.apply(query, this, args)
 } as typeof query
 
-/** Since this process began. */
+/** Since the start of this process. */
 export function statementsSent(): number {
   return sent
 }

@@ -1,5 +1,5 @@
-// A store that costs nothing: so many jobs that look alike, claimed and settled as fast as it is asked. It stands in nowhere
-// but here, where the runtime is to be measured without its store.
+// A store that costs nothing: a number of identical jobs, claimed and settled at once. It is used only here, to measure the
+// runtime without its store.
 
 import { Holdfast } from '../src/holdfast.ts'
 import type { ClaimedJob, ClaimRequest, SettleAnswer, SettleRequest, Store, SweepReport } from '../src/store/store.ts'
@@ -61,5 +61,5 @@ export class NoStore {
 
 function nothingSwept(): SweepReport {
   const counts = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0 }
-  return { ...counts, lapsed: [], more: false, nextDueAt: null, now: Date.now() }
+  return { ...counts, expired: [], more: false, nextDueAt: null, now: Date.now() }
 }

@@ -1,4 +1,4 @@
-// What many waiting jobs do to the drain.
+// How many waiting jobs affect the drain.
 
 import { open, postgres } from '../src/index.ts'
 import { chunk, drainTurns } from './backlog.ts'

@@ -1,5 +1,5 @@
-// Who takes part on PostgreSQL: Holdfast through its public API, and the raw queues of raw-postgres.ts. Each is opened on
-// a schema of its own, made for it and dropped behind it.
+// The contenders on PostgreSQL: Holdfast through its public API, and the raw queues of raw-postgres.ts. Each gets a schema of its
+// own, which is dropped afterwards.
 
 import pg from 'pg'
 import { type Holdfast, open, postgres, type Queue } from '../src/index.ts'
@@ -15,7 +15,7 @@ const warmUp = 10 * loops * batch
 
 export type ContenderName = keyof typeof contenders
 
-/** What each does, beside insert, claim and settle. */
+/** What each does in addition to insert, claim and settle. */
 export const contenders = {
   'holdfast, nothing kept':
     'retain: { done: 0 }; exact counts, a record of each call; payloads checked, encoded, parsed',
@@ -27,7 +27,7 @@ export const contenders = {
 } as const
 
 export const rawNote =
-  'The raw ones keep no history, no counts, no dedup, no record of calls, and nobody parses a payload; their statements are prepared.'
+  'The raw queues keep no history, no counts, no dedup keys and no record of calls, and parse no payload; their statements are prepared.'
 
 export function openContender(url: string, name: ContenderName): Promise<Contender> {
   if (name === 'holdfast, history kept') return openHoldfast(url, { keeps: true })
@@ -40,12 +40,12 @@ type Work = (contender: Contender, ledger: Ledger, jobs: number) => Promise<void
 interface Run {
   readonly name: ContenderName
   readonly jobs: number
-  /** Before and after what is measured. */
+  /** Called before and after the measured part. */
   readonly prepare?: Work
   readonly finish?: Work
 }
 
-/** Opens it, warms it up, runs `work` under the meter, and looks whether all is as it should be. */
+/** Opens the contender, warms it up, measures `work`, and checks the contents of the store. */
 export async function measured(url: string, { name, jobs, prepare, finish }: Run, work: Work): Promise<Cost> {
   await using contender = await openContender(url, name)
   const ledger = new Ledger()
@@ -86,7 +86,7 @@ async function claimFrom(queue: Queue, max: number) {
   }
 }
 
-/** By its counts, which must be those of the rows. */
+/** By its counts, which must equal those of the rows. */
 export async function holdfastContents(holdfast: Holdfast, url: string): Promise<Contents> {
   const { ready, running, done } = await holdfast.stats()
   const rows = await withClient(url, (client) =>

@@ -31,7 +31,7 @@ export async function costSection({ url, sizes }: Place): Promise<Measured> {
   }
   const section = {
     title: `Costs of a job, in batches of ${batch}`,
-    note: 'WAL of the whole server. Statements as they were sent, those of sweeps and wake-ups included.',
+    note: 'WAL of the whole server. Statements are counted as sent, including those of sweeps and wake-ups.',
     columns: Object.values(columns),
     lines,
   }

@@ -1,4 +1,4 @@
-// Enqueue alone: one job a call by many callers, and a thousand a call by one.
+// Enqueue alone: one job a call by many callers, and a thousand jobs a call by one caller.
 
 import pg from 'pg'
 import { open, postgres } from '../src/index.ts'
@@ -43,7 +43,7 @@ export async function enqueueSection({ url, sizes: { jobs, singles, rounds } }: 
     sections: [
       {
         title: `Single enqueue by ${callers} callers, each waiting for its own answer`,
-        note: `Aim: ${thousands(aim)} a second where raw gives ${thousands(rawThere)}. Raw: the textbook's table, one prepared insert and one commit a call. Holdfast has its default pool of 10.`,
+        note: `Aim: ${thousands(aim)} a second on a machine where raw gives ${thousands(rawThere)}. Raw: the textbook's table, one prepared insert and one commit a call. Holdfast has its default pool of 10.`,
         columns: singleColumns,
         ratio: { of: ours, to: own },
         lines: [{ name: 'one job a call', unit: 'jobs/s', rounds: single['rate'] ?? {} }],

@@ -1,4 +1,4 @@
-// With next to nothing to do: how soon a single job is in somebody's hands, and what waiting for one costs the server.
+// An idle queue: how soon a single job is claimed, and what waiting for a job costs the server.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { open, postgres } from '../src/index.ts'
@@ -14,7 +14,7 @@ import { type Rounds, takeTurns } from './rounds.ts'
 import { median, quantile } from './statistics.ts'
 
 const aimMs = { p50: 2.8, p99: 10 }
-/** Longer than wake-ups are gathered for, and never in step with anybody's timer. */
+/** Longer than wake-ups are collected for, and never in step with a timer. */
 const shortPause = () => 20 + Math.random() * 30
 const longPause = () => 2_000 + Math.random() * 1_000
 const elsewhereMaxMs = 60_000
@@ -41,8 +41,8 @@ export async function latencySection({ url, sizes: { samples, longPauses, rounds
     line(`enqueue answered (it is on disk), ${rank}`, `answer ${rank}`),
   ])
   const section = {
-    title: 'Idle latency: from the call of enqueue until a claim that was waiting has the job in hand',
-    note: `Aim: p50 at most ${aimMs.p50} ms, p99 at most ${aimMs.p99} ms. One job every 20 to 50 ms. Raw: an insert and a claim of the bare cursor in turn, nobody to wake.`,
+    title: 'Idle latency: from the call of enqueue until a waiting claim has the job',
+    note: `Aim: p50 at most ${aimMs.p50} ms, p99 at most ${aimMs.p99} ms. One job every 20 to 50 ms. Raw: an insert and a claim of the bare cursor in turn, with no process to wake.`,
     columns: ['holdfast', 'listen: false', 'raw'],
     ratio: { of: 'holdfast', to: 'raw' },
     lines: lines.filter(({ rounds: figures }) => Object.keys(figures).length > 0),
@@ -81,7 +81,7 @@ async function pickedUpElsewhere(url: string, samples: number, pauseMs: () => nu
   const pickUpMs = await pickUpsElsewhere(benchQueue(holdfast), { ...there, samples: samples + 1 })
   expectSame(await holdfastContents(holdfast, url), { waiting: 0, running: 0, kept: pickUpMs.length })
   await holdfast.close()
-  return pickUpMs.slice(1) // the first finds the other process still making connections
+  return pickUpMs.slice(1) // at the first one the other process still makes connections
 }
 
 async function rawPickUps(url: string, samples: number): Promise<Record<string, number>> {
@@ -106,7 +106,7 @@ async function rawPickUps(url: string, samples: number): Promise<Record<string, 
 
 const queueCounts = [1, 1_000] as const
 
-/** Statements of a worker that waits and finds nothing, for one queue and for many that have all had jobs. */
+/** Statements of a worker that waits and finds nothing, for one queue and for many, all of which have had jobs. */
 export async function pollSection({ url, sizes: { idleMs } }: Place): Promise<Measured> {
   await dropSchema(url, holdfastSchema)
   const lines: Record<string, Record<string, number[]>> = {}
@@ -118,14 +118,14 @@ export async function pollSection({ url, sizes: { idleMs } }: Place): Promise<Me
       await using holdfast = await open(postgres({ url, schema: holdfastSchema, listen }))
       const names = Array.from({ length: count }, (_, i) => `${queueName}.${i}`)
       await Promise.all(names.map((name) => holdfast.queue(name).enqueue(null)))
-      // One claim looks into a bounded number of queues that have jobs.
+      // One claim reads a bounded number of queues that have jobs.
       for (let left = count; left > 0; ) {
         const leases = await holdfast.claim(names, { max: left })
-        if (leases.length === 0) throw new Error(`${left} of ${count} jobs were not found: this run means nothing.`)
+        if (leases.length === 0) throw new Error(`${left} of ${count} jobs were not found: this run is invalid.`)
         await Promise.all(leases.map((lease) => lease.done()))
         left -= leases.length
       }
-      await holdfast.claim(names, { wait: '1s' }) // connections made, first looks taken
+      await holdfast.claim(names, { wait: '1s' }) // warm-up: connections, first reads
       const column = `${thousands(count)} queue${count > 1 ? 's' : ''}`
       const before = statementsSent()
       const startedAt = performance.now()

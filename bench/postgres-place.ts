@@ -1,4 +1,4 @@
-// Where the PostgreSQL benchmark runs and how much it does there.
+// The server of the PostgreSQL benchmark, and the sizes of its loads.
 
 import { startServer } from '../test/support/postgres.ts'
 import type { Aim } from './aims.ts'
@@ -8,15 +8,15 @@ import { withClient } from './postgres-contenders.ts'
 import type { Section } from './report.ts'
 
 export interface Sizes {
-  /** Jobs a round where they go in batches; fewer where a job costs more. */
+  /** Jobs a round in batches; fewer for loads in which a job costs more. */
   readonly jobs: number
   readonly singles: number
   readonly rounds: number
   readonly backlog: number
-  /** How many of the backlog are drained, in so many turns of ten thousand. */
+  /** How many turns of ten thousand jobs drain the backlog. */
   readonly backlogTurns: number
   readonly heldMs: number
-  /** The first and the last of it that are compared. */
+  /** The length of the first and of the last part of `heldMs`, which are compared. */
   readonly windowMs: number
   readonly samples: number
   readonly longPauses: number
@@ -49,7 +49,7 @@ export function toSizes(jobs: number | null, rounds: number | null, isQuick: boo
   }
 }
 
-/** A server of one's own with PostgreSQL's own settings, or the one that HOLDFAST_BENCH_POSTGRES names. */
+/** A server started for the benchmark with PostgreSQL's defaults, or the one that HOLDFAST_BENCH_POSTGRES names. */
 export async function benchServer(): Promise<AsyncDisposable & { readonly url: string; readonly where: string }> {
   const given = process.env['HOLDFAST_BENCH_POSTGRES']
   if (given) return { url: given, where: 'HOLDFAST_BENCH_POSTGRES', [Symbol.asyncDispose]: async () => undefined }
@@ -58,8 +58,8 @@ export async function benchServer(): Promise<AsyncDisposable & { readonly url: s
   return { url: server.url(), where: 'started for this', [Symbol.asyncDispose]: dispose }
 }
 
-/** What decides how fast it can be. */
-const told = [
+/** Settings that decide how fast the server can be. */
+const shownSettings = [
   'server_version',
   'shared_buffers',
   'fsync',
@@ -72,7 +72,7 @@ const told = [
 
 export async function serverSection(url: string, where: string): Promise<Section> {
   const settings = await withClient(url, async (client) => {
-    const shown = told.map((name) => `current_setting('${name}') as ${name}`)
+    const shown = shownSettings.map((name) => `current_setting('${name}') as ${name}`)
     const { rows } = await client.query<Record<string, string>>(`select ${shown.join(', ')}`)
     return rows[0] ?? {}
   })

@@ -1,5 +1,5 @@
-// A snapshot that somebody holds open: a backup, a report, a forgotten session. What was deleted since cannot be removed, and
-// whoever reads over it slows down with every job.
+// A snapshot that is held open: by a backup, a report, a forgotten session. Rows that were deleted since then cannot be removed,
+// and a query that has to read over them becomes slower with every job.
 
 import type { Aim } from './aims.ts'
 import { cycle, Ledger, underLoad } from './contender.ts'

@@ -1,4 +1,4 @@
-// The full cycle and the drain: Holdfast beside every raw queue, in turns.
+// The full cycle and the drain: Holdfast compared with every raw queue, in turns.
 
 import type { Aim } from './aims.ts'
 import { batch, cycle, cycleInTurn, drainAll, fill } from './contender.ts'
@@ -24,7 +24,7 @@ export async function cycleSection({ url, sizes }: Place) {
         annotations: true,
       }),
       compared(`${title}, in turn`, inTurn, {
-        note: 'Two loops, each of which enqueues a batch, claims one and settles it: nobody waits for a producer.',
+        note: 'Two loops, each of which enqueues a batch, claims one and settles it: no loop waits for a producer.',
         annotations: false,
       }),
     ],

@@ -1,9 +1,9 @@
-// The PostgreSQL store beside queues in bare SQL, on one server that both share with this process.
+// The PostgreSQL store compared with queues in bare SQL, on one server on the same machine as this process.
 //
-// Holdfast is used as anyone would: `open('postgres://…')`, its own pool, the public API, a payload of about 100 bytes
-// that is checked, encoded and parsed again. raw-postgres.ts says what the references do and leave out. All take turns on
-// fresh schemas, and each is looked into afterwards: a run in which a job was not claimed and done exactly once, or whose
-// counts are not those of its rows, gives no figure.
+// Holdfast is used as in an application: `open('postgres://…')`, its own pool, the public API, a payload of about 100 bytes that
+// is checked, encoded and parsed again. raw-postgres.ts describes what the references do and leave out. All take turns on fresh
+// schemas, and each schema is checked afterwards. A run in which a job was not claimed and done exactly once, or whose counts are
+// not those of its rows, gives no figure.
 //
 // A ratio is the median of the rounds' own ratios.
 
@@ -38,7 +38,7 @@ export async function* postgresBench({ jobs, rounds, isQuick, only }: BenchOptio
   await using server = await benchServer()
   const place = { url: server.url, sizes: toSizes(jobs, rounds, isQuick) }
   yield serverSection(server.url, server.where)
-  showProgress('looking whether the bare cursor hides jobs')
+  showProgress('checking that the bare cursor finds every job')
   await checkBareCursor(server.url, Date.now() % 2 ** 31)
   const aims: Aim[] = []
   for (const [, run] of chosen) {

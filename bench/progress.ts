@@ -1,4 +1,4 @@
-// One line that says what is being measured, on a terminal; nothing elsewhere.
+// On a terminal, one line that says what is being measured; without a terminal, nothing.
 
 const stream = process.stderr
 

@@ -1,4 +1,4 @@
-// Whether the bare cursor may stand as a reference: see raw-postgres-exact.ts.
+// Checks whether the bare cursor is a valid reference: see raw-postgres-exact.ts.
 
 import pg from 'pg'
 import { makeIds } from './ids.ts'
@@ -10,7 +10,7 @@ const schema = 'raw_check'
 const connections = 14
 const transactions = 300
 
-/** Throws unless both settlements of the bare cursor stand the randomised run. */
+/** Throws unless both settlements of the bare cursor pass the randomised run. */
 export async function checkBareCursor(url: string, seed: number): Promise<void> {
   for (const name of ['bare cursor', 'bare cursor, by place'] as const) {
     await dropSchema(url, schema)

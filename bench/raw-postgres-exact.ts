@@ -1,5 +1,6 @@
-// Whether a raw queue may be measured at all: producers that commit out of order, roll back and use savepoints, claimers
-// that take few or many and settle all, some or nothing at first. Every committed job must be claimed once, nothing else.
+// Checks whether a raw queue is correct enough to be measured. Producers commit out of order, roll back and use savepoints.
+// Claimers take few or many jobs, and settle claims late and out of order. Every committed job must be claimed once, and no other
+// job.
 
 import type pg from 'pg'
 import { pause } from './load.ts'
@@ -11,7 +12,7 @@ export interface ExactRun {
   readonly claimers: number
   readonly transactions: number
   readonly seed: number
-  /** Ids nobody else uses, as many as `transactions` times `jobsMax`. */
+  /** Unused ids, `transactions` times `jobsMax` of them. */
   readonly ids: readonly string[]
 }
 

@@ -1,22 +1,22 @@
 // The references: queues in bare SQL over `pg`, one statement a verb, prepared, in batches; ids are made beforehand.
 //
 // textbook       the claim that most queues make: mark rows as running with `skip locked`, delete them when done.
-// reference      the snapshot cursor that the design began with; it reads payload rows twice.
+// reference      the snapshot cursor that the design started from; it reads payload rows twice.
 // bare cursor    the same idea as fast as we could make it, in bare-cursor.sql. `bare cursor, by place` is the same with
 //                jobs settled each by its place instead of a whole claim by its token.
 //
-// NOT THERE: validation and encoding of payloads, queues, priorities, attempts, retries, dedup keys, history, counters,
-// wake-ups. A claim reads what it hands out; nobody parses it.
+// LEFT OUT: validation and encoding of payloads, queues, priorities, attempts, retries, dedup keys, history, counters,
+// wake-ups. A claim reads the payloads that it answers; they are not parsed.
 //
-// Measured with these very statements, batches of 500 on 2 connections, 200k jobs a round, 5 rounds, jobs/s:
+// Measured with these statements, batches of 500 on 2 connections, 200k jobs a round, 5 rounds, jobs/s:
 //                            drain   full cycle   WAL bytes a job, drain / cycle
 //   textbook                   54k        41k        471 / 833
 //   reference                 107k        64k         61 / 427
 //   bare cursor               278k       104k         58 / 452
 //   bare cursor, by place     171k        89k         58 / 452
 //
-// What lost, and by how much. Two cores shared by client and server, PostgreSQL 18, Node 24, medians of 4 to 7 interleaved
-// rounds; µs of processor time a job on the client + in the server's connections.
+// VARIANTS THAT LOST, and by how much. Two cores shared by client and server, PostgreSQL 18, Node 24, medians of 4 to 7
+// interleaved rounds; µs of processor time a job on the client + in the server's connections.
 //
 // Claim and settle by 500 on 2 connections, 200k jobs waiting (other work on the machine now and then):
 //   textbook                                                                            61k jobs/s   1.8 + 17.9
@@ -32,7 +32,7 @@
 //   objects 1.75 + 0.99 · rowMode array 1.85 + 0.92 · without type parsers 1.46 + 1.04 · one text column a row 1.01 + 1.48
 //   json_agg 1.13 + 2.69 · string_agg into JSON 1.34 + 1.37 (parsed) · one string_agg of lines 0.58 + 1.18
 //   a string_agg of lines for each column 0.60 + 0.99 · array_agg(text) through the parser of pg 6.18 + 2.05
-// Binary results do not exist: pg reads every field as UTF-8 text before anybody can ask for bytes.
+// Binary results are not possible: pg reads every field as UTF-8 text before a caller can ask for bytes.
 //
 // How 500 inserted jobs travel, with two indexes (client + server):
 //   arrays by pg 2.04 + 6.17 · binary arrays 1.59 + 5.23 · ids as a literal, payloads as a binary array 0.86 + 5.49
@@ -44,7 +44,7 @@
 //   json 0.52 + 4.58 · by id, as a literal 0.41 + 3.34 · the two ends of a stretch 0.30 + 1.52
 //
 // Plans made while the tables were empty, then 300k jobs: 142 ms a claim and 98 ms a settlement of 500 without
-// `enable_seqscan = off`, 2 ms each with it. It does not save a settlement that joins the table with an array inside a
+// `enable_seqscan = off`, 2 ms each with it. The setting does not help a settlement that joins the table with an array inside a
 // function: 350 and 1,370 ms with only 20k jobs, because the plan began with the table; a lateral look-up took 3 to 4.
 
 import { randomUUID } from 'node:crypto'
@@ -58,7 +58,7 @@ const payloadText = JSON.stringify(payload)
 export interface RawClaim {
   readonly token: string
   readonly ids: readonly string[]
-  /** Where each job lies, as far as its queue settles by place. */
+  /** The place of each job, if its queue settles by place. */
   readonly places: readonly (readonly string[])[]
   readonly payloads: readonly string[]
 }
@@ -67,7 +67,7 @@ export interface RawQueue {
   readonly schema: string
   enqueue(client: pg.ClientBase, ids: readonly string[]): Promise<void>
   claim(client: pg.ClientBase, max: number): Promise<RawClaim>
-  /** Says how many jobs it found. */
+  /** Answers how many jobs it found. */
   settle(client: pg.ClientBase, claim: RawClaim): Promise<number>
   /** Selects how many jobs and leases there are. */
   readonly contents: string
@@ -147,7 +147,8 @@ const bareCursor: RawQueue = {
       places: [elements(xids), elements(ords)],
       payloads: payloads.split('\n'),
     }
-    if (claim.payloads.length !== claim.ids.length) throw new Error('A payload has lines: this run means nothing.')
+    if (claim.payloads.length !== claim.ids.length)
+      throw new Error('A payload contains a line break: this run is invalid.')
     return claim
   },
   async settle(client, { token }) {
@@ -181,7 +182,7 @@ async function insert(client: pg.ClientBase, ids: readonly string[], text: strin
   await prepared(client, text, [literal(ids), textArray(ids.map(() => payloadText))])
 }
 
-// The text is the name too: a connection works for one queue only.
+// The text is also the name of the statement: a connection serves one queue only.
 async function prepared(client: pg.ClientBase, text: string, values: unknown[]): Promise<(string | null)[][]> {
   const name = text.length < 60 ? text : text.trim().slice(0, 60)
   const { rows } = await client.query({ name, text, values, rowMode: 'array', types: asText })
@@ -194,7 +195,7 @@ function column(rows: readonly (readonly (string | null)[])[], at: number): stri
   return rows.map((row) => row[at] as string)
 }
 
-/** Of values that need no quotes: numbers and uuids. */
+/** An array literal of values that need no quotes: numbers and uuids. */
 function literal(values: readonly string[]): string {
   return `{${values.join(',')}}`
 }

@@ -1,16 +1,16 @@
-// The reference: the same rows written to the same tables by hand, as fast as `node:sqlite` can from one thread.
+// The reference: the same rows written to the same tables by hand, as fast as `node:sqlite` can write from one thread.
 //
 // THE SAME: the schema with its indexes (Holdfast's own migrations), every insert, update and delete of enqueue, claim and
 // done with the same columns, counters and numbers written once a transaction, groups of the same size, prepared
 // statements, WAL, synchronous=FULL for enqueue and done and NORMAL for claim, a checkpoint after as many jobs, cache size.
-// A claim reads what it hands out. `contents` holds both sides to the same counts in every table.
+// A claim reads what it answers. `checkContents` requires the same counts in every table on both sides.
 //
-// NOT THERE: promises, messages between threads, grouping of callers, validation and encoding of payloads, ids and fences
-// (ids are made beforehand), and every look before a write: done does not ask whether its lease still stands, enqueue
-// not for dedup keys, claim not for pauses and start times. It can therefore neither be used by two processes nor be
-// trusted with a job; it is the price of the writes alone.
+// LEFT OUT: promises, messages between threads, grouping of callers, validation and encoding of payloads, ids and fences (ids are
+// made beforehand), and every read before a write: done does not check its lease, enqueue does not check dedup keys, claim does
+// not check pauses and start times. So it can neither be used by two processes nor keep a job safe: it is the cost of the writes
+// alone.
 //
-// `SmallestQueue` is one narrow table without a single promise beyond that: insert, update, delete. For orientation.
+// `SmallestQueue` is one narrow table: insert, update, delete. It keeps no promise of Holdfast, and is for orientation only.
 
 import { DatabaseSync, type StatementSync } from 'node:sqlite'
 import { migrate } from '../src/store/sqlite/schema/migrations.ts'
@@ -18,18 +18,18 @@ import { payload, queueName } from './load.ts'
 
 const payloadText = JSON.stringify(payload)
 const queueNo = 1
-const shelfNo = 2
+const retentionClassNo = 2
 const leaseMs = 30_000
 const retainMs = 86_400_000
 const checkpointEvery = 4_000
 
-/** A claimed row as a tuple, of which the rest is what a worker would be given. */
+/** A claimed row as a tuple. The rest of the columns is what a worker would get. */
 export type Taken = readonly [priority: number, ord: number, seq: number, ...unknown[]]
 
 export class RawSqlite implements Disposable {
   readonly #db: DatabaseSync
   readonly #statements: Readonly<Record<StatementName, StatementSync>>
-  readonly #shelf: number
+  readonly #retentionClassNo: number
   #next: number
   #ready: number
   #running: number
@@ -45,17 +45,17 @@ export class RawSqlite implements Disposable {
        values (${queueNo}, '${queueName}', ${retainMs}, ${14 * retainMs})`,
     )
     this.#db.exec(
-      `insert into holdfast_shelf (no, queue, state, retain_ms)
-       select ${shelfNo}, ${queueNo}, 'done', ${retainMs} where not exists (select 1 from holdfast_shelf)`,
+      `insert into holdfast_retention_class (no, queue, state, retain_ms)
+       select ${retentionClassNo}, ${queueNo}, 'done', ${retainMs} where not exists (select 1 from holdfast_retention_class)`,
     )
     this.#statements = Object.fromEntries(
       Object.entries(statementTexts).map(([name, sql]) => [name, this.#db.prepare(sql)]),
     ) as Record<StatementName, StatementSync>
-    this.#shelf = (this.#db.prepare('select no from holdfast_shelf').get() as { no: number }).no
+    this.#retentionClassNo = (this.#db.prepare('select no from holdfast_retention_class').get() as { no: number }).no
     this.#statements.take.setReturnArrays(true)
     const meta = this.#db.prepare('select next from holdfast_meta').get() as { next: number }
     const queue = this.#db.prepare('select ready, running, done from holdfast_queue').get() as Record<string, number>
-    this.#next = Math.max(meta.next, shelfNo + 1)
+    this.#next = Math.max(meta.next, retentionClassNo + 1)
     this.#ready = queue['ready'] as number
     this.#running = queue['running'] as number
     this.#done = queue['done'] as number
@@ -83,8 +83,7 @@ export class RawSqlite implements Disposable {
     return this.#transaction('normal', () => {
       const rows = take.all(queueNo, max) as unknown as Taken[]
       const last = rows[rows.length - 1]
-      if (rows.length !== max || !last)
-        throw new Error(`Raw claim of ${max} got ${rows.length}: this run means nothing.`)
+      if (rows.length !== max || !last) throw new Error(`Raw claim of ${max} got ${rows.length}: this run is invalid.`)
       const [priority, ord] = last
       const claim = this.#next++
       insertClaim.run(claim, '00112233445566778899aabbccddeeff', 'process-12345', now)
@@ -103,7 +102,7 @@ export class RawSqlite implements Disposable {
     this.#transaction('full', () => {
       for (const [, , seq] of rows) {
         deleteLease.run(seq)
-        insertEnded.run(seq, this.#shelf, 1, 1, 'process-12345', now, 'done', now, null, null)
+        insertEnded.run(seq, this.#retentionClassNo, 1, 1, 'process-12345', now, 'done', now, null, null)
       }
       this.#running -= rows.length
       this.#done += rows.length
@@ -112,7 +111,7 @@ export class RawSqlite implements Disposable {
     this.#checkpointAfter(rows.length)
   }
 
-  /** Many waiting jobs at once; not part of any figure. */
+  /** Inserts many waiting jobs at once; not part of any figure. */
   fill(jobs: number): void {
     const now = Date.now()
     this.#transaction('off', () => {
@@ -134,13 +133,13 @@ export class RawSqlite implements Disposable {
     this.#db.exec('pragma wal_checkpoint(truncate)')
   }
 
-  /** Everything that waits is finished from one moment to the next; not part of any figure. */
+  /** Finishes all waiting jobs at once; not part of any figure. */
   finishAll(): void {
     const now = Date.now()
     this.#transaction('off', () => {
       this.#db.exec(
-        `insert into holdfast_ended (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at)
-         select seq, ${this.#shelf}, 1, 1, 'process-12345', ${now}, 'done', ${now} from holdfast_ready`,
+        `insert into holdfast_ended (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at)
+         select seq, ${this.#retentionClassNo}, 1, 1, 'process-12345', ${now}, 'done', ${now} from holdfast_ready`,
       )
       this.#db.exec('delete from holdfast_ready')
       this.#done += this.#ready
@@ -200,7 +199,7 @@ const statementTexts = {
       order by r.priority, r.ord limit ?`,
   deleteLease: 'delete from holdfast_lease where seq = ?',
   insertEnded: `insert into holdfast_ended
-       (seq, shelf, attempts, attempt, worker, started_at, ending, finished_at, result, error)
+       (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at, result, error)
      values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
   count: `update holdfast_queue
             set scheduled = ?, ready = ?, running = ?, done = ?, dead = ?, cancelled = ?
@@ -258,7 +257,7 @@ export interface Contents {
   readonly done: number
 }
 
-/** Throws unless exactly this lies in the file, by its rows and by its counters. */
+/** Throws unless the file contains exactly this, by its rows and by its counters. */
 export function checkContents(path: string, expected: Contents): void {
   using db = new DatabaseSync(path)
   const rows = db
@@ -270,12 +269,12 @@ export function checkContents(path: string, expected: Contents): void {
   const counters = db.prepare('select ready + running + done as jobs, ready, running, done from holdfast_queue').get()
   const wanted = JSON.stringify(expected)
   for (const found of [JSON.stringify(rows), JSON.stringify(counters)]) {
-    if (found !== wanted) throw new Error(`This run means nothing: ${path} should hold ${wanted}, but holds ${found}.`)
+    if (found !== wanted) throw new Error(`This run is invalid: ${path} should hold ${wanted}, but holds ${found}.`)
   }
 }
 
 function openFile(path: string): DatabaseSync {
-  const db = new DatabaseSync(path, { timeout: 5_000 }) // `fill` may meet a store that has the file open
+  const db = new DatabaseSync(path, { timeout: 5_000 }) // a store may have the file open while `fill` writes
   db.exec('pragma journal_mode = wal')
   db.exec('pragma synchronous = full')
   db.exec('pragma wal_autocheckpoint = 0')

@@ -1,5 +1,5 @@
--- The prototype that the design began with, as it was given. Changed only to run here: its tables are written out, a payload
--- is text as on the other sides, and a job carries the id of the benchmark beside its own.
+-- The prototype that the design started from. It was changed only so that it runs here: its tables are written out, a payload is text
+-- as in the other queues, and a job has the id of the benchmark in addition to its own.
 create table job (
   id bigint generated always as identity primary key,
   lane int not null default 1,

@@ -1,4 +1,4 @@
-// What a benchmark hands back, and how it is shown: sections of lines, a line with the rounds of each of its columns.
+// The output of a benchmark, and how it is printed: sections of lines. A line has the rounds of each of its columns.
 
 import { median, ratios, spreadPercent } from './statistics.ts'
 
@@ -16,7 +16,7 @@ export interface Section {
   readonly title: string
   readonly note?: string
   readonly columns: readonly string[]
-  /** Of columns that differ in it from their lines. */
+  /** Units of columns that differ from the unit of their line. */
   readonly units?: Readonly<Record<string, Unit>>
   /** The columns to divide, for rates and for times alike. */
   readonly ratio?: { readonly of: string; readonly to: string }
@@ -37,7 +37,7 @@ export function sectionText({ title, note, columns, units = {}, ratio, lines }: 
   return text.join('\n')
 }
 
-/** For `--json`: every round, and the medians so that nobody has to take them again. */
+/** For `--json`: every round, and the medians. */
 export function sectionData({ title, note, columns, units, ratio, lines }: Section) {
   return {
     title,
@@ -81,7 +81,7 @@ function figure(value: number, unit: Unit): string {
   return value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0)
 }
 
-/** The first two columns to the left, figures to the right, what belongs to a figure behind it. */
+/** The first two columns are left-aligned, figures right-aligned, each followed by its spread. */
 function aligned(rows: readonly (readonly string[])[]): string[] {
   const widths = (rows[0] ?? []).map((_, i) => Math.max(...rows.map((row) => (row[i] ?? '').length)))
   return rows.map((row) =>

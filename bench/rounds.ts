@@ -1,5 +1,5 @@
-// Sides that are compared take turns, round by round, and who begins alternates: a slow minute of the machine, a warm
-// cache or a young heap then favours nobody.
+// Sides that are compared take turns, round by round, and the side that begins alternates. So a slow minute of the machine, a
+// warm cache or a young heap favours neither side.
 
 import { showProgress } from './progress.ts'
 

@@ -1,5 +1,5 @@
-// `npm run bench -- <name>`: speed beside the raw database, and beside other queues. Nothing here passes or fails; it prints figures, and refuses to
-// print one where the store does not hold what it should afterwards.
+// `npm run bench -- <name>`: speed, compared with the raw database and with other queues. Nothing here passes or fails: it prints
+// figures. If the store does not contain what it should afterwards, the run prints no figure.
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -15,7 +15,7 @@ import { sqliteBench } from './sqlite.ts'
 import { workerBench } from './worker.ts'
 
 export interface BenchOptions {
-  /** Where files may be made; removed at the end. */
+  /** For files of the benchmark; removed at the end. */
   readonly directory: string
   /** Jobs a round; the benchmark's own choice unless given. */
   readonly jobs: number | null
@@ -25,7 +25,7 @@ export interface BenchOptions {
   readonly only: string
   /** For the peers: only these, a list. */
   readonly contenders: string
-  /** For the peers: measures nothing and makes the page again. */
+  /** For the peers: measures nothing, and writes the page again. */
   readonly isPageOnly: boolean
 }
 

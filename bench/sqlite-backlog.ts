@@ -1,4 +1,4 @@
-// What many waiting jobs do to the drain, and many finished ones to a claim.
+// How many waiting jobs affect the drain, and how many finished jobs affect a claim.
 
 import { open } from '../src/index.ts'
 import { chunk, drainTurns } from './backlog.ts'
@@ -11,7 +11,7 @@ import { takeTurns } from './rounds.ts'
 import { type Files, fill, group, rawDrain, type Sizes, small, using } from './sqlite-files.ts'
 import { median } from './statistics.ts'
 
-/** The same large file serves both. */
+/** Both sections use the same large file. */
 export async function backlogSections(files: Files, sizes: Sizes): Promise<Section[]> {
   const { backlog, backlogTurns } = sizes
   const few = files.next()
@@ -94,7 +94,7 @@ async function claimSection(files: Files, many: string, { backlog, claims }: Siz
   const line = (name: string, figures: Record<string, number[]> | undefined) =>
     time(name, renamed(figures, columns), 'µs')
   return {
-    title: 'Claim with many finished jobs behind it, one claim at a time (median)',
+    title: 'Claim with many finished jobs in the file, one claim at a time (median)',
     columns,
     ratio: { of: columns[1], to: columns[0] },
     lines: [

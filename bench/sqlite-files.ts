@@ -1,4 +1,4 @@
-// The files that the SQLite benchmark measures on, and the loads of its raw side.
+// The files of the SQLite benchmark, and the loads of its raw side.
 
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -9,7 +9,7 @@ import { benchQueue, cycleInTurn } from './load.ts'
 import { type Contents, checkContents, RawSqlite } from './raw-sqlite.ts'
 
 export interface Sizes {
-  /** Jobs a round where they go in groups of 1,000; fewer where a job costs more. */
+  /** Jobs a round in groups of 1,000; fewer for loads in which a job costs more. */
   readonly jobs: number
   readonly singles: number
   readonly oneByOne: number
@@ -17,7 +17,7 @@ export interface Sizes {
   readonly rounds: number
   readonly samples: number
   readonly backlog: number
-  /** How many of the backlog are drained, in so many turns of ten thousand. */
+  /** How many turns of ten thousand jobs drain the backlog. */
   readonly backlogTurns: number
   readonly claims: number
 }
@@ -25,7 +25,7 @@ export interface Sizes {
 export const callers = 32
 export const group = 1_000
 export const small = 100
-/** Full cycles before the clock starts, on both sides: a new thread has its code still to compile. */
+/** Full cycles before the measurement, on both sides: a new thread has to compile its code first. */
 const warmUp = 5_000
 
 export function toSizes(jobs: number | null, rounds: number | null, isQuick: boolean): Sizes {
@@ -43,7 +43,7 @@ export function toSizes(jobs: number | null, rounds: number | null, isQuick: boo
   }
 }
 
-/** Files that are checked and removed as soon as they have been measured. */
+/** Files that are checked and removed after each measurement. */
 export class Files {
   readonly #directory: string
   #no = 0

@@ -1,4 +1,4 @@
-// Two questions that only SQLite raises: what its thread is worth, and what a table without promises would give.
+// Two questions that only SQLite raises: what its own thread gains, and how fast a table without any promises would be.
 
 import { monitorEventLoopDelay } from 'node:perf_hooks'
 import type { Holdfast } from '../src/index.ts'
@@ -9,7 +9,7 @@ import type { Line, Section } from './report.ts'
 import { perSecond, takeTurns } from './rounds.ts'
 import { callers, type Files, finished, group, type Sizes, small, waiting } from './sqlite-files.ts'
 
-/** Why the store works in a thread of its own: the same load in this thread, and what it does to this thread's event loop. */
+/** Why the store has a thread of its own: the same load in this thread, and how much it delays this thread's event loop. */
 export async function threadSection(files: Files, { jobs, singles, rounds }: Sizes): Promise<Section[]> {
   const loads = {
     cycle: {
@@ -46,7 +46,7 @@ export async function threadSection(files: Files, { jobs, singles, rounds }: Siz
   return [
     {
       title: 'The store in its own thread, and in the thread of the application',
-      note: 'Delay: how late the timers of the application are. In-thread it waits for the disk, and callers that go on at once leave it no turn at all.',
+      note: 'Delay: how late the timers of the application are. In-thread, the event loop waits for the disk, and callers that continue at once leave no turn for timers.',
       columns: ['own thread', 'in-thread'],
       ratio: { of: 'own thread', to: 'in-thread' },
       lines: [
@@ -74,7 +74,7 @@ export async function smallestSection(files: Files, { jobs, oneByOne, rounds }: 
   const taken = await takeTurns('the smallest queue', rounds, columns)
   return [
     {
-      title: 'For orientation: raw node:sqlite, one narrow table, no index, no promise kept',
+      title: 'For orientation: raw node:sqlite, one narrow table, no index, none of the promises',
       columns: Object.keys(columns),
       lines: [rate('insert', taken['insert']), rate('insert, update, delete', taken['cycle'])],
     },

@@ -1,8 +1,8 @@
-// The SQLite store beside raw `node:sqlite`.
+// The SQLite store compared with raw `node:sqlite`.
 //
-// Holdfast is used as anyone would: `open('sqlite:…')`, its own thread, the public API, a payload of about 100 bytes that
-// is checked, encoded, sent over and parsed again. raw-sqlite.ts says what the reference does and leaves out. Both run in
-// this process, in turns, on fresh files in the same directory, and each file is counted afterwards.
+// Holdfast is used as in an application: `open('sqlite:…')`, its own thread, the public API, a payload of about 100 bytes that is
+// checked, encoded, sent to the thread and parsed again. raw-sqlite.ts describes what the reference does and leaves out. Both run
+// in this process, in turns, on fresh files in the same directory. The rows of each file are counted afterwards.
 //
 // A ratio is the median of the rounds' own ratios. Rates: more is better, and a ratio of 1 would mean that promises,
 // messages, checks and encoding cost nothing. Times: less is better.
@@ -137,7 +137,7 @@ async function cycleSection(files: Files, { jobs, hundreds, rounds }: Sizes): Pr
   return [
     {
       title: 'Full cycle: enqueue, claim and done',
-      note: 'Overlapped: a producer beside a consumer, so that one group is enqueued while another is settled; they may then share a commit.',
+      note: 'Overlapped: a producer beside a consumer, so that one group is enqueued while another is settled; both may then share a commit.',
       ...besideRaw,
       lines: [
         rate(`groups of ${thousands(small)}, one step after the other`, hundred['inTurn']),
@@ -183,7 +183,7 @@ async function latencySection(files: Files, { samples, rounds }: Sizes): Promise
   return [
     {
       title: 'Idle latency: one job, nothing else to do',
-      note: 'Picked up: from the call of enqueue until a claim that was waiting has the job in hand. Raw: an insert and a claim in one thread, nobody to wake.',
+      note: 'Picked up: from the call of enqueue until a waiting claim has the job. Raw: an insert and a claim in one thread, with no process to wake.',
       ...besideRaw,
       lines: [
         time('picked up in the same process, p50', taken['same p50'], 'ms'),

@@ -1,8 +1,8 @@
-// The worker runtime: beside claim and settle by hand on the same store, by itself on a store that costs nothing, and over a
-// million jobs.
+// The worker runtime, measured three ways: compared with claim and settle by hand on the same store, alone on a store that costs
+// nothing, and over a million jobs.
 //
-// The handler does nothing, so that what is measured is the runtime: decode, call, normalise, settle, and everything that
-// watches over it. By hand is the loop of load.ts: one batch is settled while the next is claimed.
+// The handler does nothing. So the runtime is measured: decode, call, normalise, settle, heartbeats and timeouts. "By hand" is
+// the loop of load.ts: one batch is settled while the next is claimed.
 
 import { rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -58,11 +58,11 @@ async function drains(title: string, rounds: number, jobs: number, place: () => 
     await using opened = await place()
     const { holdfast } = opened
     await enqueueInBulk(benchQueue(holdfast), { jobs: batch, group: batch })
-    await work(holdfast, batch) // code has still to compile
+    await work(holdfast, batch) // warm-up: compiles the code
     await enqueueInBulk(benchQueue(holdfast), { jobs, group: batch })
     const rate = await perSecond(jobs, () => work(holdfast, jobs))
     const { done, ready, running } = await holdfast.stats()
-    if (done !== jobs + batch || ready + running > 0) throw new Error(`This run means nothing: ${done} are done.`)
+    if (done !== jobs + batch || ready + running > 0) throw new Error(`This run is invalid: ${done} are done.`)
     return { rate }
   }
   const taken = await takeTurns(`drain, ${title}`, rounds, {
@@ -89,7 +89,7 @@ async function drainByWorker(holdfast: Holdfast, jobs: number): Promise<void> {
 
 function drainSection(rates: Record<string, Record<string, number[]>>, jobs: number): Section {
   return {
-    title: `Drain of ${thousands(jobs)} no-op jobs: a worker of concurrency ${thousands(batch)} beside claims of as many by hand`,
+    title: `Drain of ${thousands(jobs)} no-op jobs: a worker of concurrency ${thousands(batch)}, compared with claims of as many by hand`,
     columns: ['worker', 'hand'],
     ratio: { of: 'worker', to: 'hand' },
     lines: Object.entries(rates).map(([name, rounds]) => ({ name, unit: 'jobs/s', rounds })),
@@ -104,8 +104,8 @@ async function runtimeCosts(rounds: number, jobs: number): Promise<number[]> {
     const before = process.cpuUsage()
     await drainByWorker(store.holdfast, jobs)
     const { user, system } = process.cpuUsage(before)
-    if (store.settled !== jobs) throw new Error(`This run means nothing: ${store.settled} of ${jobs} were settled.`)
-    if (round > 0) costs.push((user + system) / jobs) // code has still to compile in the first
+    if (store.settled !== jobs) throw new Error(`This run is invalid: ${store.settled} of ${jobs} were settled.`)
+    if (round > 0) costs.push((user + system) / jobs) // the first round compiles the code
   }
   return costs
 }
@@ -118,7 +118,7 @@ function costSection(costs: readonly number[], jobs: number): Section {
   }
 }
 
-/** What is still there after so many jobs, garbage collected. */
+/** The heap that remains after garbage collection, over many jobs. */
 async function memorySection(jobs: number): Promise<Section> {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void

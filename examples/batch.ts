@@ -1,7 +1,7 @@
-// A batch of pretend articles, worked off before your eyes: `npm start` shows it behind the fates, `node examples/batch.ts`
-// alone. Most are saved, some are duplicates, some are saved with a warning, and some fail and are retried as a whole.
+// A batch of made-up articles, shown while it runs: `npm start` shows it after the fates, `node examples/batch.ts` alone. Most
+// articles are saved, some are duplicates, some are saved with a warning, and some fail and are retried together.
 //
-// Stop it with Ctrl-C, or kill it; started again it goes on where it stood. `--items 2000 --concurrency 20` makes it larger.
+// Stop it with Ctrl-C, or kill it. Started again, it continues where it stopped. `--items 2000 --concurrency 20` makes it larger.
 
 import { parseArgs } from 'node:util'
 import { type Batch, type BatchItem, defineQueue, type Holdfast, type Job, open } from '../src/index.ts'
@@ -29,8 +29,8 @@ async function main(): Promise<void> {
   await using holdfast = await open(`sqlite:${file}`, { logger: false })
   const batch = await currentBatch(holdfast, Number(values.items ?? 300), Number(values.concurrency ?? 12))
   const { total, concurrency, done } = await batch.progress()
-  const stands = done > 0 ? ` ${done} are done already.` : ''
-  console.log(`\n  A batch in ${file}: ${total} articles, ${concurrency} at a time.${stands}\n`)
+  const doneText = done > 0 ? ` ${done} are done already.` : ''
+  console.log(`\n  A batch in ${file}: ${total} articles, ${concurrency} at a time.${doneText}\n`)
   const worker = holdfast.work(extract, read, { concurrency: 20 })
   await show(batch)
   if (!stop.signal.aborted && (await batch.progress()).dead > 0) {
@@ -39,24 +39,24 @@ async function main(): Promise<void> {
     await show(batch)
   }
   await worker.stop({ grace: '2s' })
-  if (stop.signal.aborted) console.log('  Stopped. Start again to go on.\n')
+  if (stop.signal.aborted) console.log('  Stopped. Start again to continue.\n')
   else console.log(`${summary(await batch.progress())}\n`)
   process.exitCode = stop.signal.aborted ? 130 : 0
 }
 
-/** The one that was stopped, or a new one. Under its key a submission that died goes on where it stopped. */
+/** The batch that was stopped, or a new one. Under its key, a submission that died continues where it stopped. */
 async function currentBatch(holdfast: Holdfast, count: number, concurrency: number): Promise<Batch> {
   const [last] = (await holdfast.batches({ limit: 1 })).batches
   const key = last?.key && last.finishedAt === null ? last.key : `started ${new Date().toISOString()}`
   return holdfast.batch({ name: 'articles', key, concurrency }, articles(count))
 }
 
-/** Made as they are pulled: a million would need no more memory. */
+/** Items are made as they are pulled: a million would need no more memory. */
 function* articles(count: number): Generator<BatchItem> {
   for (let n = 0; n < count; n++) yield { queue: extract, payload: { n } }
 }
 
-/** What becomes of an article is written in its number; what failed has better luck in the next round. */
+/** The number of an article decides how it ends; an article that failed succeeds in the next round. */
 async function read(job: Job<Article>) {
   const { n } = job.payload
   await new Promise((resolve) => setTimeout(resolve, 20 + (n % 7) * 20))

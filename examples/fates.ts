@@ -1,7 +1,7 @@
-// A few hundred jobs, each with a fate of its own, worked off before your eyes: `npm start`.
+// A few hundred jobs that end in different ways, shown while they run: `npm start`.
 //
-// Stop it with Ctrl-C, or kill it; started again it goes on where it stood. Start it in two terminals and they share the
-// work. `node examples/fates.ts [file] [--scale 0.5]` uses another file, or runs smaller and shorter.
+// Stop it with Ctrl-C, or kill it. Started again, it continues where it stopped. Started in two terminals, both share the work.
+// `node examples/fates.ts [file] [--scale 0.5]` uses another file, or runs with fewer jobs and shorter times.
 
 import { parseArgs } from 'node:util'
 import { type Holdfast, open } from '../src/index.ts'
@@ -40,7 +40,7 @@ async function main(): Promise<void> {
   say(paint('dim', `  Look inside:  npx node bin/holdfast.js queues --store sqlite:${file}\n`))
 }
 
-/** Works until nothing is left or a signal says stop, with the line redrawn meanwhile. */
+/** Works until nothing is left or a signal arrives, and redraws the line meanwhile. */
 async function workOff(holdfast: Holdfast, run: Run): Promise<{ released: number }> {
   const line = new ProgressLine()
   const over = new AbortController()
@@ -62,7 +62,7 @@ async function workOff(holdfast: Holdfast, run: Run): Promise<{ released: number
 
 function listenForSignals(): void {
   for (const signal of ['SIGINT', 'SIGTERM'] as const) {
-    // npm hands on the signal that the terminal has sent already, so a second one is not impatience.
+    // The terminal sends the signal to this process, and npm passes it on once more. So a second one is not a second Ctrl-C.
     process.on(signal, () => {
       process.exitCode = exitCodes[signal]
       stop.abort()
@@ -73,13 +73,13 @@ function listenForSignals(): void {
 
 function greet({ run, total, finished, scheduled }: Progress, isNew: boolean, file: string): void {
   if (isNew) say(`\n  Run ${run} in ${file}: ${total} jobs enqueued, ${scheduled} of them for later.\n`)
-  else say(`\n  Run ${run} in ${file} goes on where it stood: ${finished} of ${total} jobs are finished.\n`)
+  else say(`\n  Run ${run} in ${file} continues where it stopped: ${finished} of ${total} jobs are finished.\n`)
 }
 
 function sayGoodbye({ run, total, finished, running }: Progress, released: number): void {
-  const others = running > 0 ? `, ${running} are held by others` : ''
+  const others = running > 0 ? `, ${running} are held by other processes` : ''
   say(`  Stopped. Run ${run}: ${finished} of ${total} jobs are finished, ${released} were released${others}.`)
-  say(paint('dim', '  Start again to go on.\n'))
+  say(paint('dim', '  Start again to continue.\n'))
 }
 
 function say(text: string): void {

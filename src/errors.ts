@@ -28,6 +28,9 @@ export type ErrorCode =
 
 export type ErrorFacts = Readonly<Record<string, unknown>>
 
+/** Known by every copy of this package: a bundled handler module has a copy of its own. */
+const mark = Symbol.for('holdfast.HoldfastError')
+
 export class HoldfastError extends Error {
   readonly code: ErrorCode
   readonly facts: ErrorFacts
@@ -37,11 +40,14 @@ export class HoldfastError extends Error {
     this.name = 'HoldfastError'
     this.code = code
     this.facts = facts
+    Object.defineProperty(this, mark, { value: true })
   }
 }
 
 export function isHoldfastError(error: unknown, code?: ErrorCode): error is HoldfastError {
-  return error instanceof HoldfastError && (code === undefined || error.code === code)
+  return (
+    error instanceof Error && Reflect.has(error, mark) && (code === undefined || (error as HoldfastError).code === code)
+  )
 }
 
 /** A store's answer when it refuses one request of a batch: the same facts as the error, but plain data. */

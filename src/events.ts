@@ -92,7 +92,7 @@ export interface HoldfastEvents {
     readonly error: JobError
   }
   /**
-   * The handler module of a queue does not load, so this worker claims nothing from that queue. Told once; loading is tried
+   * The handler module of a queue does not load, so this worker claims nothing from that queue. Emitted once; loading is tried
    * again until it succeeds.
    */
   'module.failed': { readonly worker: string; readonly queue: string; readonly module: string; readonly error: Error }
@@ -105,7 +105,7 @@ export interface HoldfastEvents {
   }
   /**
    * More than two thirds of a lease have passed without a renewal. The first of these leases ends in `leftMs`; then another
-   * worker may run the job. Told once, until renewals are in time again.
+   * worker may run the job. Emitted once, until renewals are in time again.
    */
   'heartbeat.late': { readonly worker: string; readonly jobs: number; readonly leftMs: number }
   'heartbeat.failed': { readonly worker: string; readonly jobs: number; readonly error: Error }
@@ -138,14 +138,14 @@ export interface HoldfastEvents {
     readonly lateMs: number
   }
   /** Slots that made no job: no process ran in time (`missed`), or the dedup key of the job was held (`held`). */
-  'schedule.skipped': { readonly schedule: string; readonly slots: number; readonly reason: 'missed' | 'held' }
+  'schedule.skipped': { readonly schedule: string; readonly slots: number; readonly reason: 'missed' | 'duplicate' }
   /** The code of this process differs from the stored schedule, and has replaced it. */
   'schedule.changed': { readonly schedule: string; readonly changes: readonly string[] }
   'schedule.failed': { readonly schedule: string; readonly error: Error }
   /** The schedules could not be read, so this process fires none of them. Emitted once until a read succeeds. */
   'firing.failed': { readonly error: Error }
   'delivery.ended': JobFacts & DeliveryFacts
-  /** This process had its turn to look for rows that were left behind. */
+  /** A reaper of this process has searched for rows that were left behind. */
   'reaper.ran': {
     readonly reaper: string
     readonly found: number

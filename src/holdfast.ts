@@ -131,7 +131,8 @@ export class Holdfast {
 
   /**
    * Why a job is in its state, as one sentence, with the facts as fields: what it waits for, which limit is reached and which
-   * jobs hold its slots, what is paused and by whose request, whether a worker serves its queue, how it ended. JOB_NOT_FOUND if there is no such job.
+   * jobs hold its slots, what is paused and by whose request, whether a worker serves its queue, how it ended. JOB_NOT_FOUND if
+   * there is no such job.
    */
   explain(id: string): Promise<Explanation> {
     const { calls, store } = this.#parts
@@ -328,7 +329,9 @@ export class Holdfast {
 
   // ── Upkeep ──
 
-  /** Rescues expired leases, promotes jobs that are due, prunes what retention is done with, fires schedules. Safe at any time. */
+  /**
+   * Rescues expired leases, promotes jobs that are due, prunes what retention is done with, fires schedules. Safe at any time.
+   */
   sweep(): Promise<SweepTotals> {
     const { calls, sweeper, firing } = this.#parts
     return calls.run(async () => {
@@ -370,16 +373,17 @@ export class Holdfast {
   }
 
   /**
-   * Stops the workers, flushes what was handed over and closes the store. Later calls are refused with CLOSED, and so are calls under
-   * way that wait for another open transaction. Called again with a shorter grace, it ends sooner.
+   * Stops the workers, flushes what was handed over and closes the store. Later calls are refused with CLOSED, and so are calls
+   * under way that wait for another open transaction. Called again with a shorter grace, it ends sooner.
    */
   close(options: StopOptions = {}): Promise<void> {
     return this.#parts.close(options)
   }
 
   /**
-   * Closes when the process gets SIGTERM or SIGINT, and then lets the process end by that signal; a second signal shortens the
-   * grace. Answers a function that ends it.
+   * Closes when the process gets SIGTERM or SIGINT; a second signal shortens the grace. Then the process ends by that signal,
+   * unless something else in it listens to the signal, too: then ending the process is left to that. Answers a function that
+   * ends it.
    */
   closeOnSignals(options: SignalOptions = {}): () => void {
     return closeOnSignals((stop) => this.close(stop), options)

@@ -1,6 +1,7 @@
-// `npm test` runs every test file, `npm test -- test/house test/package/pack.test.ts` only those. `npm run test:quick` runs the ones
-// that need no server and no other process, `npm run test:system` those that need a Debian package; flags go to `node --test`. A
-// path that matches nothing is an error, not a green run. Files about PostgreSQL get one server for all of them, unless
+// `npm test` runs every test file, `npm test -- test/house test/package/pack.test.ts` only those. `npm run test:quick` runs the
+// ones that need no server and no other process, `npm run test:system` those that need a Debian package; flags go to `node
+// --test`. A path that matches nothing is an error, not a green run. Files about PostgreSQL get one server for all of them,
+// unless
 // HOLDFAST_TEST_POSTGRES names one.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'

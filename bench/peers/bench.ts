@@ -1,5 +1,5 @@
-// `npm run bench -- peers`: Holdfast beside the queues that people would use instead. Writes a file of results for each
-// workload as soon as it is done, and docs/benchmarks.md with its charts from all of them.
+// `npm run bench -- peers`: Holdfast compared with the queues that are used instead of it. It writes a file of results for each
+// workload as soon as that is done, and docs/benchmarks.md with its charts from all results.
 
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -51,7 +51,7 @@ export async function* peersBench(options: BenchOptions): AsyncGenerator<Section
   const { isQuick, directory } = options
   const into = isQuick ? quickDirectory : resultsDirectory
   if (options.isPageOnly) {
-    yield* written(into, isQuick)
+    yield* writePage(into, isQuick)
     return
   }
   const chosen = chosenOf(options.only, Object.keys(workloads) as WorkloadName[], 'workload')
@@ -75,7 +75,7 @@ export async function* peersBench(options: BenchOptions): AsyncGenerator<Section
     writeResult(into, result)
     yield* sectionsOf(result)
   }
-  yield* written(into, isQuick)
+  yield* writePage(into, isQuick)
 }
 
 function canTakePart(name: ContenderName, { redisVersion }: Servers): boolean {
@@ -91,8 +91,8 @@ function chosenOf<T extends string>(text: string, all: readonly T[], what: strin
 
 async function describe({ place, redisVersion }: Servers, directory: string) {
   const { path: _path, load: _load, ...machine } = describeMachine(directory)
-  const told = ['fsync', 'synchronous_commit', 'full_page_writes', 'shared_buffers', 'max_wal_size'] as const
-  const shown = told.map((name) => `current_setting('${name}') as ${name}`).join(', ')
+  const settings = ['fsync', 'synchronous_commit', 'full_page_writes', 'shared_buffers', 'max_wal_size'] as const
+  const shown = settings.map((name) => `current_setting('${name}') as ${name}`).join(', ')
   const { rows } = await withClient(place.postgres, (client) =>
     client.query<Record<string, string>>(`select current_setting('server_version') as version, ${shown}`),
   )
@@ -133,8 +133,8 @@ function shownUnit(unit: Figure['columns'][number]['unit']): Unit {
   return unit === 'jobs/s' || unit === 'ratio' ? unit : 'count'
 }
 
-/** The page and its charts, and the aims. */
-function* written(from: string, isQuick: boolean): Generator<Section> {
+/** Writes the page and its charts, and gives the section of aims. */
+function* writePage(from: string, isQuick: boolean): Generator<Section> {
   const results: Results = readResults(from)
   const docs = isQuick ? from : join(root, 'docs')
   mkdirSync(join(docs, 'benchmarks'), { recursive: true })

@@ -54,7 +54,7 @@ export async function openBull({ redis }: Place, { fsync, keeps }: BullOptions, 
     contents: async () => {
       const counts = await queue.getJobCounts('wait', 'delayed', 'active', 'completed', 'failed')
       const { wait = 0, delayed = 0, active = 0, completed = 0, failed = 0 } = counts
-      if (failed > 0) throw new Error(`${failed} jobs failed: this run means nothing.`)
+      if (failed > 0) throw new Error(`${failed} jobs failed: this run is invalid.`)
       return { waiting: wait + delayed, running: active, kept: completed }
     },
     [Symbol.asyncDispose]: () => queue.close(),

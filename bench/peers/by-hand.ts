@@ -1,4 +1,4 @@
-// Two loops that claim and settle by 500, for queues that let one do that: no worker runtime in between.
+// Two loops that claim and settle by 500, for queues that allow it: no worker runtime in between.
 
 import { batch, loops } from '../contender.ts'
 import { pause } from '../load.ts'

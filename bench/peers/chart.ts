@@ -1,16 +1,16 @@
-// Charts as SVG text, drawn by hand: bars with the span of their rounds, and lines over time. Colours follow the reader's
-// scheme, light or dark; nothing but figures decides what a chart looks like.
+// Charts as SVG text: bars with the span of their rounds, and lines over time. Colours follow the reader's colour scheme, light
+// or dark. The layout depends on the figures alone.
 
 export interface Bar {
   readonly label: string
   readonly kind: 'ours' | 'peer' | 'raw'
   /** One segment, or several that are stacked. */
   readonly values: readonly number[]
-  /** From the least round to the largest. */
+  /** From the smallest round to the largest. */
   readonly span?: readonly [number, number]
   readonly text: string
-  /** Not measured here but said by its documentation. */
-  readonly isSaid?: boolean
+  /** Not measured here, but stated in its documentation. */
+  readonly isDocumented?: boolean
 }
 
 export interface BarChart {
@@ -40,15 +40,15 @@ const plot = width - labelWidth - textWidth
 const font = 'font-family="system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"'
 
 const style = `
-    .ground { fill: #ffffff } .title { fill: #1c2330; font-weight: 600 } .text { fill: #1c2330 } .soft { fill: #5b6472 }
+    .background { fill: #ffffff } .title { fill: #1c2330; font-weight: 600 } .text { fill: #1c2330 } .soft { fill: #5b6472 }
     .grid { stroke: #dfe3e8 } .span { stroke: #1c2330; fill: none }
     .ours { color: #0f7b6c } .ours-1 { color: #4fae9f } .raw { color: #c9ced6 }
     .peer { color: #8a94a6 } .peer-1 { color: #b4541f } .peer-2 { color: #5667c4 }
     .filled { fill: currentColor } .second { fill-opacity: 0.5 }
-    .said { fill-opacity: 0.25; stroke: currentColor; stroke-dasharray: 4 3 }
+    .documented { fill-opacity: 0.25; stroke: currentColor; stroke-dasharray: 4 3 }
     .line { stroke: currentColor; fill: none; stroke-width: 2.5; stroke-linejoin: round }
     @media (prefers-color-scheme: dark) {
-      .ground { fill: #0d1117 } .title, .text { fill: #e6eaf0 } .soft { fill: #9aa4b2 } .grid { stroke: #2b323c }
+      .background { fill: #0d1117 } .title, .text { fill: #e6eaf0 } .soft { fill: #9aa4b2 } .grid { stroke: #2b323c }
       .span { stroke: #e6eaf0 } .ours { color: #2fb5a0 } .ours-1 { color: #a4e6da } .raw { color: #3d4653 }
       .peer { color: #6f7a8c } .peer-1 { color: #e08a52 } .peer-2 { color: #8e9df0 }
     }`
@@ -63,7 +63,7 @@ export function barChart({ title, subtitle, bars, isLogarithmic = false, segment
 }
 
 function barText(
-  { label, kind, values, span, text, isSaid = false }: Bar,
+  { label, kind, values, span, text, isDocumented = false }: Bar,
   y: number,
   place: (value: number) => number,
   isStacked: boolean,
@@ -72,7 +72,7 @@ function barText(
   const rectangles = values.map((_, i) => {
     const from = place(sum(values.slice(0, i)))
     const length = Math.max(1.5, place(sum(values.slice(0, i + 1))) - from)
-    const classes = ['filled', kind, i > 0 && 'second', isSaid && 'said'].filter(Boolean).join(' ')
+    const classes = ['filled', kind, i > 0 && 'second', isDocumented && 'documented'].filter(Boolean).join(' ')
     const at = `x="${tenth(labelWidth + from)}" y="${tenth(middle - barHeight / 2)}"`
     const size = `width="${tenth(length)}" height="${barHeight}" rx="2"`
     return `<rect class="${classes}" ${at} ${size}/>`
@@ -101,7 +101,7 @@ function legendText(segments: readonly string[], y: number): string {
     .join('\n  ')
 }
 
-/** Lines over time, each named where it ends; names that would lie on each other are moved apart. */
+/** Lines over time, each labelled at its end; labels that would overlap are moved apart. */
 export function lineChart({ title, subtitle, lines, step, text }: LineChart): string {
   const [left, right, plotTop, plotHeight] = [58, 190, top + 8, 250]
   const largest = niceMax(Math.max(...lines.flatMap(({ values }) => values)))
@@ -137,7 +137,7 @@ export function lineChart({ title, subtitle, lines, step, text }: LineChart): st
   return svg({ title, subtitle, height: plotTop + plotHeight + 34 }, [...grid, ...ticks, ...drawn])
 }
 
-/** In the same order, at least so far from each other. */
+/** The same positions in the same order, at least `least` apart. */
 function apart(places: readonly number[], least: number): number[] {
   const order = places.map((place, i) => ({ place, i })).sort((a, b) => a.place - b.place)
   let last = Number.NEGATIVE_INFINITY
@@ -167,7 +167,7 @@ function svg(
   <title>${escaped(title)}</title>
   <style>${style}
   </style>
-  <rect class="ground" width="${width}" height="${height}" rx="6"/>
+  <rect class="background" width="${width}" height="${height}" rx="6"/>
   <text class="title" x="16" y="27" font-size="16">${escaped(title)}</text>
   <text class="soft" x="16" y="47" font-size="12.5">${escaped(subtitle)}</text>
   ${parts.filter((part) => part !== '').join('\n  ')}

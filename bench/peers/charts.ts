@@ -25,16 +25,16 @@ function barsOf(figure: Figure, result: Result): string {
   const bars = namesOf(figure, result).flatMap((name): Bar[] => {
     if (isStacked) return stackedBar(figure, result, name)
     const rounds = figuresOf(result, column.measure, name).map((value) => inUnit(value, column.unit))
-    const said = figure.id === 'recovery' ? documentedRecoveryS[name] : undefined
-    if (rounds.length === 0 && said === undefined) return []
-    const value = rounds.length > 0 ? median(rounds) : (said as number)
+    const documentedS = figure.id === 'recovery' ? documentedRecoveryS[name] : undefined
+    if (rounds.length === 0 && documentedS === undefined) return []
+    const value = rounds.length > 0 ? median(rounds) : (documentedS as number)
     return [
       {
-        ...who(name),
+        ...labelOf(name),
         values: [value],
         ...(rounds.length > 1 && { span: [Math.min(...rounds), Math.max(...rounds)] }),
         text: `${figureText(value, column.unit)}${column.unit === 'jobs/s' || value >= 120 ? '' : ` ${column.unit}`}`,
-        isSaid: rounds.length === 0,
+        isDocumented: rounds.length === 0,
       },
     ]
   })
@@ -53,12 +53,12 @@ function stackedBar(figure: Figure, result: Result, name: ContenderName): Bar[] 
   if (parts.some((rounds) => rounds.length === 0)) return []
   const values = parts.map((rounds) => median(rounds))
   const total = values.reduce((sum, value) => sum + value, 0)
-  return [{ ...who(name), values, text: `${figureText(total, 'µs')} µs` }]
+  return [{ ...labelOf(name), values, text: `${figureText(total, 'µs')} µs` }]
 }
 
 function snapshotChart(figure: Figure, result: Result): string {
   const lines = Object.entries(result.series ?? {}).map(([name, counts]) => ({
-    ...who(name as ContenderName),
+    ...labelOf(name as ContenderName),
     values: windows(counts),
   }))
   return lineChart({
@@ -70,7 +70,7 @@ function snapshotChart(figure: Figure, result: Result): string {
   })
 }
 
-/** Means of ten seconds each. */
+/** Means over ten seconds each. */
 function windows(counts: readonly number[]): number[] {
   const size = Math.min(windowS, Math.max(1, Math.floor(counts.length / 9)))
   return Array.from({ length: Math.floor(counts.length / size) }, (_, i) => {
@@ -88,7 +88,7 @@ function subtitleOf({ id, columns: [column] }: Figure, { sizes }: Result): strin
     'pick-up': `milliseconds at the median, less is better; ${rounds}`,
     backlog: 'jobs a second while a million wait, more is better',
     snapshot: 'jobs a second, means of ten seconds, more is better',
-    recovery: `by default settings, less is better, on a logarithmic scale; pale: by its documentation, nobody waited so long`,
+    recovery: `by default settings, less is better, on a logarithmic scale; pale: by its documentation, not measured`,
     processor: 'microseconds, less is better; SQLite runs inside the client',
   }
   return subtitles[id] ?? `${column?.unit === 'jobs/s' ? 'jobs a second, more is better' : column?.unit}; ${rounds}`
@@ -98,7 +98,7 @@ export function namesOf({ leaveOut = [] }: Figure, { contenders: names }: Result
   return names.filter((name) => !leaveOut.includes(name))
 }
 
-function who(name: ContenderName): Pick<Bar, 'label' | 'kind'> {
+function labelOf(name: ContenderName): Pick<Bar, 'label' | 'kind'> {
   const { label, family } = contenderOf(name)
   return { label, kind: family === 'holdfast' ? 'ours' : family === 'raw' ? 'raw' : 'peer' }
 }

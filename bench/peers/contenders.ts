@@ -1,4 +1,4 @@
-// Who takes part, in the order of charts and tables, and how each is set up: by name, so that every process can open it.
+// The contenders, in the order of charts and tables, and how each is set up. A process opens one by its name.
 
 import { openBull } from './bullmq-peer.ts'
 import { openGraphile } from './graphile-peer.ts'
@@ -18,9 +18,9 @@ export interface Contender {
   readonly keeps: boolean
   /** Which Redis. */
   readonly redis?: 'everysec' | 'always'
-  /** Where its tables are, if not where the others' are. */
+  /** The schema of its tables, if it is another one than the place's. */
   readonly schema?: string | undefined
-  /** For the page: how it is set up where throughput counts. */
+  /** For the page: its settings for throughput. */
   readonly settings: string
   open(place: Place, purpose: Purpose): Promise<Peer>
 }
@@ -94,7 +94,7 @@ export const contenders = {
     family: 'pg-boss',
     engine: 'postgres',
     keeps: true,
-    settings: 'the same without `notify`: enqueue is faster, idle workers look twice a second',
+    settings: 'the same without `notify`: enqueue is faster, idle workers poll twice a second',
     open: (place, purpose) => openBoss(place, { notify: false }, purpose),
   },
   'pg-boss-by-hand': {
@@ -150,7 +150,7 @@ export const contenders = {
   'raw-reference': {
     ...raw,
     label: 'raw SQL: cursor',
-    settings: 'the snapshot cursor that Holdfast began with, each job settled by its place; two loops by 500',
+    settings: 'the snapshot cursor that Holdfast started from, each job settled by its place; two loops by 500',
     open: (place) => openRawPeer(place, 'reference'),
   },
   'raw-bare': {
@@ -163,7 +163,8 @@ export const contenders = {
     ...raw,
     schema: undefined,
     label: 'raw SQL: row and notification',
-    settings: 'a row and a notification in one commit; who hears it deletes the row, and holds nothing',
+    settings:
+      'a row and a notification in one commit; the process that is notified deletes the row, and holds no lease',
     open: (place) => openRawListener(place),
   },
 } as const satisfies Record<string, Contender>

@@ -1,4 +1,4 @@
-// What a stretch of work used beside time: processor time here and in the server, bytes written to the log, storage.
+// What work costs beside time: processor time in the client and in the server, bytes written to the log, storage.
 
 import { readdirSync, readFileSync } from 'node:fs'
 import { loadavg } from 'node:os'
@@ -8,7 +8,7 @@ import type { Contender } from './contenders.ts'
 import { load, type Place } from './peer.ts'
 
 export interface Observer extends AsyncDisposable {
-  /** Begins a stretch without the debts of the one before: what is dirty is written, and tables are as autovacuum leaves them. */
+  /** Before a measurement: writes dirty pages and vacuums, so that earlier work adds nothing to its costs. */
   settle(): Promise<void>
   log(): Promise<number>
   storage(): Promise<number>
@@ -22,7 +22,7 @@ export interface Cost {
   readonly load: number
 }
 
-/** What `work` used for each of the jobs that it says it did. */
+/** What `work` used for each job; `work` answers how many jobs it did. */
 export async function costing(
   observer: Observer,
   serverPid: number | undefined,
@@ -79,14 +79,14 @@ async function observeRedis(port: number): Promise<Observer> {
   return {
     settle: async () => undefined,
     log: () => number('persistence', 'aof_current_size'),
-    storage: () => number('memory', 'used_memory'), // where its jobs are
+    storage: () => number('memory', 'used_memory'), // Redis stores its jobs in memory
     [Symbol.asyncDispose]: async () => {
       await redis.quit()
     },
   }
 }
 
-/** The store is a thread of this process: what the process writes is what the store writes, log and file together. */
+/** The store is a thread of this process. So what the process writes is what the store writes, log and file together. */
 async function observeFile(path: string): Promise<Observer> {
   const db = new DatabaseSync(path, { readOnly: true })
   const pragma = (name: string) => Number(Object.values(db.prepare(`pragma ${name}`).get() ?? {})[0])
@@ -100,7 +100,7 @@ async function observeFile(path: string): Promise<Observer> {
 
 const tickUs = 10_000 // a hundredth of a second on every Linux
 
-/** Processor time of a process, its children, and those that have ended. Not a number where there is no /proc. */
+/** Processor time of a process, its children, and ended children. NaN if there is no /proc. */
 export function treeUs(pid: number | undefined): number {
   if (pid === undefined) return 0
   const own = stat(pid)
@@ -116,7 +116,7 @@ function stat(pid: number): { parent: number; ticks: number; endedTicks: number 
   const text = read(`/proc/${pid}/stat`)
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ')
   if (fields.length < 15) return null
-  const at = (field: number) => Number(fields[field - 3]) // numbered from 1 in proc(5), and two come before
+  const at = (field: number) => Number(fields[field - 3]) // fields are numbered from 1 in proc(5), and two were cut off
   return { parent: at(4), ticks: at(14) + at(15), endedTicks: at(16) + at(17) }
 }
 

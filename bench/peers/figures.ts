@@ -1,4 +1,4 @@
-// What is shown of the results: which measure of which workload, in which unit, of whom.
+// What the page shows of the results: which measure of which workload, in which unit, for which contenders.
 
 import type { ContenderName } from './contenders.ts'
 import type { WorkloadName } from './workloads.ts'
@@ -23,8 +23,8 @@ export interface Column {
 
 const rate = (name: string, measure: string): Column => ({ name, measure, unit: 'jobs/s' })
 const less = (name: string, measure: string, unit: FigureUnit): Column => ({ name, measure, unit, isLess: true })
-const hands = ['postgres-by-hand', 'postgres-bare-by-hand', 'pg-boss-by-hand'] as const
-const raws = [...hands, 'raw-textbook', 'raw-reference', 'raw-bare'] as const
+const byHandNames = ['postgres-by-hand', 'postgres-bare-by-hand', 'pg-boss-by-hand'] as const
+const rawNames = [...byHandNames, 'raw-textbook', 'raw-reference', 'raw-bare'] as const
 
 export const figures = {
   single: {
@@ -38,7 +38,7 @@ export const figures = {
     workload: 'drain',
     title: 'Bulk enqueue: a thousand jobs a call',
     columns: [rate('jobs/s', 'enqueue rate')],
-    leaveOut: ['sqlite-bare', 'postgres-bare', 'bullmq-kept', ...hands],
+    leaveOut: ['sqlite-bare', 'postgres-bare', 'bullmq-kept', ...byHandNames],
   },
   drain: {
     id: 'drain',
@@ -71,7 +71,7 @@ export const figures = {
   snapshot: {
     id: 'snapshot',
     workload: 'snapshot',
-    title: 'Full cycle while somebody holds a snapshot open',
+    title: 'Full cycle while a snapshot is held open',
     columns: [
       rate('first 10 s', 'first'),
       rate('last 10 s', 'last'),
@@ -89,7 +89,7 @@ export const figures = {
     workload: 'drain',
     title: 'Processor time a drained job, in the client and in the server',
     columns: [less('client', 'drain clientUs', 'µs'), less('server', 'drain serverUs', 'µs')],
-    leaveOut: raws,
+    leaveOut: rawNames,
   },
   costs: {
     id: 'costs',
@@ -104,15 +104,15 @@ export const figures = {
       less('stored, waiting', 'storage waiting', 'bytes'),
       less('stored, drained', 'storage kept', 'bytes'),
     ],
-    leaveOut: raws,
+    leaveOut: rawNames,
   },
 } as const satisfies Record<string, Figure>
 
 export type FigureName = keyof typeof figures
 
-/** What peers say of themselves where nobody waited so long, in seconds. */
+/** The recovery times in the documentation of peers, where a run does not wait that long; in seconds. */
 export const documentedRecoveryS: Partial<Record<ContenderName, number>> = { 'pg-boss': 900, graphile: 14_400 }
-/** For who is not here at all. */
+/** The same for River, which takes no part. */
 export const riverRecoveryS = 3_600
 
 const scale: Readonly<Record<FigureUnit, number>> = {
@@ -125,7 +125,7 @@ const scale: Readonly<Record<FigureUnit, number>> = {
   ratio: 1,
 }
 
-/** As it was measured, in the unit that it is shown in. */
+/** A measured value in the unit in which it is shown. */
 export function inUnit(value: number, unit: FigureUnit): number {
   return value * scale[unit]
 }

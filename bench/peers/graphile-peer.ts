@@ -1,4 +1,4 @@
-// Graphile Worker: five hundred at a time from a local queue of two thousand, completions gathered.
+// Graphile Worker: five hundred at a time from a local queue of two thousand, completions in batches.
 
 import { withClient } from '../postgres-contenders.ts'
 import { load, orderOf, type Peer, type PeerPayload, type Place, type Purpose, queueName } from './peer.ts'
@@ -30,7 +30,7 @@ const settings = {
 
 export async function openGraphile({ postgres: url, schema }: Place, purpose: Purpose): Promise<Peer> {
   const { makeWorkerUtils, run, Logger } = await load<Module>('graphile-worker')
-  const logger = new Logger(() => () => {}) // what became of jobs is looked for in the store
+  const logger = new Logger(() => () => {}) // the outcome of jobs is read from the store
   const preset = { worker: { connectionString: url, schema, logger, ...settings[purpose] } }
   const utils = await makeWorkerUtils({ preset })
   await utils.migrate()

@@ -10,7 +10,7 @@ import { type Contents, orderOf, type Peer, type PeerPayload, type Place, type P
 export interface HoldfastOptions {
   readonly store: 'sqlite' | 'postgres'
   readonly keeps: boolean
-  /** Claims and settles itself instead of having a worker do it. */
+  /** Claims and settles in two loops, without a worker. */
   readonly isByHand?: boolean
 }
 
@@ -53,7 +53,7 @@ async function expectCounts(holdfast: Holdfast, rows: Contents): Promise<void> {
   expectSame({ live: ready + running, kept: done }, { live: rows.waiting + rows.running, kept: rows.kept })
 }
 
-/** On PostgreSQL nothing on a row tells whether it is held: all that live count as waiting. */
+/** On PostgreSQL a row does not show whether it is leased: so all live jobs count as waiting. */
 async function rowsOf({ postgres: url, schema, file }: Place, store: 'sqlite' | 'postgres'): Promise<Contents> {
   if (store === 'sqlite') {
     using db = new DatabaseSync(file, { readOnly: true })

@@ -1,5 +1,5 @@
-// Puts the peers beside this file: their packages from npm, and Redis from Debian's, downloaded and unpacked without root.
-// Nothing of it is installed anywhere else, and `npm ci` at the root knows nothing of it.
+// Installs the peers beside this file: their packages from npm, and Redis from Debian's packages, downloaded and unpacked without
+// root. Nothing is installed anywhere else, and `npm ci` at the root does not install them.
 
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync } from 'node:fs'
 import { delimiter, join } from 'node:path'
@@ -20,12 +20,12 @@ export async function installPeers(): Promise<void> {
   const lock = join(here, 'node_modules/.package-lock.json')
   if (existsSync(lock)) return
   showProgress('installing the peers')
-  // Not `npm ci`: it refuses where the lock file lacks an optional package of another platform.
+  // Not `npm ci`: it refuses if the lock file lacks an optional package of another platform.
   const quietly = ['--no-save', '--no-audit', '--no-fund', '--ignore-scripts', '--loglevel=error']
   await runOk('npm', ['install', ...quietly], { cwd: here, timeoutMs: 600_000 })
 }
 
-/** The Redis of this machine, or Debian's; or why there is none. */
+/** The Redis of this machine, or Debian's; or a sentence that says why there is none. */
 export async function findRedis(): Promise<RedisProgram | string> {
   if (isInstalled({ command: 'redis-server', debianPackage: 'redis-server' }))
     return { command: 'redis-server', env: process.env }

@@ -1,5 +1,5 @@
-// `docs/benchmarks.md`: all of it is made from the results, so that no figure can be of another run. What is said about them
-// stands here, and where a peer is ahead the page says so by itself.
+// `docs/benchmarks.md`: the page is made from the results, so that no figure can be from another run. The text is in prose.ts.
+// Where a peer is ahead, the page says so by itself.
 
 import { median, spreadPercent } from '../statistics.ts'
 import { charts, namesOf } from './charts.ts'
@@ -31,13 +31,13 @@ export function page(results: Results): string {
     '## Aims',
     prose.aims,
     aimsTable(results),
-    prose.inTheWay,
+    prose.missedAims,
     '## Settings',
     prose.settings,
     settingsTable(all),
     '## Machine and versions',
     machineText(all),
-    '## What this does not say',
+    '## What these figures do not show',
     prose.limits,
     '## Run it yourself',
     prose.rerun,
@@ -56,13 +56,13 @@ function section(name: FigureName, results: Results, drawn: Readonly<Record<stri
   ]
 }
 
-/** Said of what was not taken where most of the page was. */
+/** A note for a section that was measured on another machine than most of the page. */
 function elsewhere(result: Result, all: readonly Result[]): string[] {
   const machine = machineOf(result)
   if (machine === usualMachine(all)) return []
   const day = result.takenAt.slice(0, 10)
   return [
-    `Taken on another machine than the rest, on ${day}: ${machine}. Figures of this section are to be compared with each other alone.`,
+    `Measured on another machine than the rest, on ${day}: ${machine}. Compare figures of this section only with each other.`,
   ]
 }
 
@@ -70,7 +70,7 @@ function machineOf({ machine: { cpu, cores, memoryGiB } }: Result): string {
   return `${cpu}, ${cores} cores, ${memoryGiB} GiB`
 }
 
-/** The one that most of it was taken on. */
+/** The machine on which most results were measured. */
 function usualMachine(all: readonly Result[]): string {
   const machines = all.map(machineOf)
   const count = (machine: string) => machines.filter((each) => each === machine).length
@@ -98,16 +98,16 @@ function cell(figure: Figure, { measure, unit }: Column, result: Result, name: C
     return `${figureText(median(rounds), unit)}${around}`
   }
   if (figure.id !== 'recovery' || result.rounds[measure]?.[name] === undefined) return '–'
-  const said = documentedRecoveryS[name]
-  return said === undefined
+  const documentedS = documentedRecoveryS[name]
+  return documentedS === undefined
     ? 'not in time'
-    : `${figureText(said, 's')} by its documentation; not while others were waited for`
+    : `${figureText(documentedS, 's')} by its documentation; not recovered before the round ended`
 }
 
-/** What two runs of the same differ by on a good day. */
+/** By how much two runs of the same code differ on a quiet machine. */
 const noise = 1.05
 
-/** Every column in which somebody beats Holdfast, and why. */
+/** Every column in which a peer is ahead of Holdfast, and why. */
 function aheadText(results: Results, shown: readonly FigureName[]): string {
   const lines = shown.flatMap((name) => {
     const figure: Figure = figures[name]
@@ -126,7 +126,7 @@ function aheadText(results: Results, shown: readonly FigureName[]): string {
       return [`- **${heading(figure)}, ${column.name}**: ${label} has ${beside}.${why ? ` ${why}` : ''}`]
     })
   })
-  if (lines.length === 0) return 'Nobody is ahead of Holdfast in any column below.'
+  if (lines.length === 0) return 'No peer is ahead of Holdfast in any column below.'
   return `Where a peer is ahead of the better of our two stores, by more than 5 %:\n\n${lines.join('\n')}`
 }
 
@@ -183,13 +183,13 @@ function machineText(all: readonly Result[]): string {
     `- ${Object.entries(versions)
       .map(([name, version]) => `${name} ${version}`)
       .join(', ')}.`,
-    `- PostgreSQL as it comes: ${Object.entries(server)
+    `- PostgreSQL with its defaults: ${Object.entries(server)
       .map(([name, value]) => `\`${name} = ${value}\``)
       .join(', ')}.`,
-    `- Redis with \`appendonly yes\`, no snapshots, no rewriting of its log during a run. SQLite with a write-ahead log and \`synchronous = FULL\`.`,
-    `- Taken on ${days.join(', ')}; load of the machine when a round began: ${loads.length > 0 ? `${median(loads).toFixed(1)} at the median, ${Math.max(...loads).toFixed(1)} at most` : 'unknown'}.`,
+    `- Redis with \`appendonly yes\`, no snapshots, its log not rewritten during a run. SQLite with a write-ahead log and \`synchronous = FULL\`.`,
+    `- Measured on ${days.join(', ')}; load of the machine when a round began: ${loads.length > 0 ? `${median(loads).toFixed(1)} at the median, ${Math.max(...loads).toFixed(1)} at most` : 'unknown'}.`,
     ...[...new Set(all.flatMap(({ without }) => without ?? []))].map((line) => `- ${line}`),
-    ...(all.some(({ isQuick }) => isQuick) ? ['- **Some of it is from a quick run: trust none of it.**'] : []),
+    ...(all.some(({ isQuick }) => isQuick) ? ['- **Some results are from a quick run: do not rely on them.**'] : []),
   ]
   return lines.join('\n')
 }

@@ -1,4 +1,4 @@
-// What Holdfast sets out for beside its peers, as ratios of one run: said, never asserted.
+// The aims of Holdfast compared with its peers, as ratios within one run. They are reported, never asserted.
 
 import type { Aim } from '../aims.ts'
 import type { ContenderName } from './contenders.ts'
@@ -74,7 +74,7 @@ function alone(name: string, aim: number, figures: readonly number[]): Aim {
 
 type Names = readonly ContenderName[]
 
-/** Of a round's figure to the largest of the others' in the same round. */
+/** The ratio of a contender's figure to the largest of the others' in the same round. */
 function most(
   name: string,
   aim: number,

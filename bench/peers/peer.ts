@@ -1,5 +1,5 @@
-// What every contender can do, whichever queue is behind it: enqueue one or many, work with a handler, and say what lies in
-// its store. Each is used as its documentation shows it, through its public API alone.
+// What every contender can do, whichever queue is behind it: enqueue one or many, work with a handler, and report the contents of
+// its store. Each is used as its documentation shows, only through its public API.
 
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
@@ -11,33 +11,33 @@ export interface Peer extends AsyncDisposable {
   /** Many in one call. */
   enqueueMany(jobs: readonly PeerPayload[]): Promise<unknown>
   work(handler: Handler): Promise<Working>
-  /** By its rows, and where it keeps counts of its own, by those too. */
+  /** Counted by its rows; if it keeps counts of its own, those are checked too. */
   contents(): Promise<Contents>
 }
 
 export type PeerPayload = typeof payload & { readonly at?: string }
-/** Gets the number that the job was made with. */
+/** Gets the number with which the job was made. */
 export type Handler = (order: number, job: PeerPayload) => void | Promise<void>
 
 export interface Working {
-  /** Everything that was handled is settled then. */
+  /** When it resolves, everything that was handled is settled. */
   stop(): Promise<void>
 }
 
 export interface Contents {
   readonly waiting: number
   readonly running: number
-  /** Finished, and still there. */
+  /** Finished, and still stored. */
   readonly kept: number
 }
 
-/** Where contenders keep their jobs: one at a time, and nothing left of the one before. */
+/** Where contenders store their jobs. One contender uses it at a time, and it is empty when the next begins. */
 export interface Place {
   readonly postgres: string
   readonly schema: string
   readonly redis: Readonly<Record<string, number>>
   readonly file: string
-  /** Of the servers, for what they use of the processor. */
+  /** Process ids of the servers, to measure their processor time. */
   readonly pids: Readonly<Record<string, number>>
 }
 
@@ -45,7 +45,7 @@ export type Purpose = 'throughput' | 'defaults' | 'soonest'
 
 export const queueName = 'bench'
 
-/** About 100 bytes as JSON, told apart by a number of the same length each. */
+/** About 100 bytes as JSON, each with a number of the same length. */
 export function numbered(order: number): PeerPayload {
   return { ...payload, order: firstOrder + order }
 }
@@ -61,7 +61,7 @@ export function manyNumbered(from: number, count: number): PeerPayload[] {
 const firstOrder = 1_000_000_000
 const require = createRequire(import.meta.url)
 
-/** From `bench/peers/node_modules`, which is not there when types are checked: who asks says what it looks like. */
+/** From `bench/peers/node_modules`, which does not exist when types are checked: so the caller states the type. */
 export async function load<T>(name: string): Promise<T> {
   return (await import(pathToFileURL(require.resolve(name)).href)) as T
 }

@@ -1,4 +1,4 @@
-// pg-boss: a queue in a partition of its own, two workers that fetch by 500 and go on at once while batches are full.
+// pg-boss: a queue in a partition of its own, and two workers that fetch by 500, without a pause while batches are full.
 
 import { withClient } from '../postgres-contenders.ts'
 import { byHand, type Claimed } from './by-hand.ts'
@@ -22,13 +22,13 @@ interface Module {
 }
 
 export interface BossOptions {
-  /** Whether workers are told of new jobs, or find them by looking twice a second. */
+  /** Whether workers are notified of new jobs, or poll twice a second. */
   readonly notify: boolean
-  /** Fetches and completes itself instead of having workers do it. */
+  /** Fetches and completes in two loops, without workers. */
   readonly isByHand?: boolean
 }
 
-/** What it is made with, what its queue is, how it works. */
+/** Options of the client, of the queue and of `work`. */
 const settings = {
   throughput: {
     boss: {},

@@ -1,6 +1,8 @@
-// A process of the comparison: told by its first argument what to do, it answers by messages. `task` measures and ends.
-// `produce` and `work` are the two ends of a queue in two processes: one enqueues when it is told to, the other tells of each
-// job how long it took to arrive, and `hang` of the one that it will never finish.
+// A process of the comparison. Its first argument says what to do, and it answers by messages:
+//   task      measures one workload and ends.
+//   produce   enqueues a job whenever it gets a message.
+//   work      reports for each job how long it took to arrive.
+//   hang      reports the same, and never finishes the job.
 
 import type { ContenderName } from './contenders.ts'
 import { contenderOf } from './contenders.ts'
@@ -17,10 +19,10 @@ export type Order =
     }
 
 const order = JSON.parse(process.argv[2] ?? '{}') as Order
-process.once('disconnect', () => process.exit()) // nobody is there any more
+process.once('disconnect', () => process.exit()) // the parent process has ended
 if (order.role === 'task') {
   const figures = await runTask(order)
-  process.send?.(figures, () => process.exit()) // whatever a library still has open
+  process.send?.(figures, () => process.exit()) // also if a library still has something open
 } else {
   await serve(order)
   process.send?.('ready')

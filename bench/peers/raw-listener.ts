@@ -1,6 +1,6 @@
-// The least that it takes to hand a job from one process to another by a PostgreSQL server: a row and a notification in one
-// commit that waits for the disk, and one statement that takes what is there when it is heard. Nobody holds a job, nothing is
-// counted, and a worker that dies takes its jobs along.
+// The least work that passes a job from one process to another through a PostgreSQL server: a row and a notification in one
+// commit that waits for the disk, and one statement that deletes the rows when the notification arrives. No lease is held,
+// nothing is counted, and a worker that dies loses its jobs.
 
 import pg from 'pg'
 import { orderOf, type Peer, type PeerPayload, type Place } from './peer.ts'
@@ -31,13 +31,13 @@ export async function openRawListener({ postgres: url, schema }: Place): Promise
     enqueue: (job) => add([job]),
     enqueueMany: add,
     work: async (handler) => {
-      const look = async () => {
+      const takeJobs = async () => {
         const { rows } = await client.query<{ payload: PeerPayload }>({ name: 'take', text: take })
         for (const { payload } of rows) void handler(orderOf(payload), payload)
       }
-      listener.on('notification', look)
+      listener.on('notification', takeJobs)
       await listener.query(`listen ${schema}`)
-      await look()
+      await takeJobs()
       return { stop: async () => void (await listener.query(`unlisten ${schema}`)) }
     },
     contents: async () => {

@@ -1,5 +1,5 @@
-// The raw queues of raw-postgres.ts, worked by two loops that claim and settle by 500: what a server gives at best to hand-
-// written statements that do nothing else.
+// The raw queues of raw-postgres.ts, drained by two loops that claim and settle by 500: the most that a server gives to
+// hand-written statements that do nothing else.
 
 import { Group } from '../../src/client/group.ts'
 import { type ContenderName, openContender } from '../postgres-contenders.ts'
@@ -13,7 +13,7 @@ export async function openRawPeer({ postgres: url }: Place, name: ContenderName)
     const jobs = ids.map((id) => numbered(Number.parseInt(id.slice(-12), 16))) // as `makeIds` makes them
     return { jobs, settle }
   }
-  // As Holdfast does it: who meets goes out as one insert. What is left is the way there and the commit.
+  // As in Holdfast: calls that are made at the same moment are one insert. What remains is the round trip and the commit.
   const singles = new Group<number, void>({
     flush: async (calls) => {
       await contender.enqueue(calls.length)

@@ -1,5 +1,4 @@
-// What a run of the comparison leaves behind: a file for each workload, with every round, so that all that is shown of it can
-// be made again.
+// The results of a comparison: a file for each workload, with every round, so that page and charts can be made again from them.
 
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -16,10 +15,10 @@ export interface Result {
   readonly server: Readonly<Record<string, string>>
   readonly sizes: Sizes
   readonly contenders: readonly ContenderName[]
-  /** By measure and contender, one figure a round; null where there is none. */
+  /** By measure and contender, one figure a round; null if there is none. */
   readonly rounds: Readonly<Record<string, Readonly<Record<string, readonly (number | null)[]>>>>
   readonly series?: Taken['series']
-  /** Said where somebody takes no part. */
+  /** Set if a contender takes no part: why. */
   readonly without: string | null
 }
 

@@ -1,4 +1,4 @@
-// The servers of the comparison, all on 127.0.0.1: one PostgreSQL with its own settings, and two Redis with an append-only
+// The servers of the comparison, all on 127.0.0.1: one PostgreSQL with its default settings, and two Redis with an append-only
 // file each, one synced every second and one with every command. They are stopped by their own process ids.
 
 import { type ChildProcess, spawn } from 'node:child_process'
@@ -16,9 +16,9 @@ import type { Place } from './peer.ts'
 export interface Servers extends AsyncDisposable {
   readonly place: Place
   readonly redisVersion: string | null
-  /** Said where Redis takes no part. */
+  /** Set if Redis takes no part: why. */
   readonly without: string | null
-  /** A place like it with nothing in it, whoever was there before. */
+  /** The place, emptied. */
   fresh(): Promise<Place>
 }
 
@@ -66,13 +66,13 @@ async function startRedis(program: RedisProgram, directory: string, appendfsync:
     appendonly: 'yes',
     appendfsync,
     save: '',
-    'auto-aof-rewrite-percentage': 0, // in a run of seconds it would be a blow to whom it meets
+    'auto-aof-rewrite-percentage': 0, // in a run of seconds, a rewrite would slow down one contender at random
     'maxmemory-policy': 'noeviction',
   }
   const args = Object.entries(settings).flatMap(([name, value]) => [`--${name}`, String(value)])
   const child = spawn(program.command, args, { env: program.env, stdio: 'ignore' })
   const kill = () => child.kill('SIGKILL')
-  process.once('exit', kill) // also where this process is told to end half-way
+  process.once('exit', kill) // also if this process is ended half-way
   await ready(port, child)
   return {
     port,
@@ -96,7 +96,7 @@ async function ready(port: number, child: ChildProcess): Promise<void> {
   }
 }
 
-/** One command, as a line; the answer as it comes. */
+/** Sends one command as a line; answers the raw reply. */
 async function command(port: number, line: string): Promise<string> {
   const socket = connect(port, '127.0.0.1')
   socket.end(`${line}\r\n`)

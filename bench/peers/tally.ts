@@ -1,4 +1,4 @@
-// Which jobs were handled: each once, and all of them, or the run means nothing.
+// Counts which jobs were handled. Unless every job was handled exactly once, the run gives no figure.
 
 import { expectSame } from '../contender.ts'
 import type { Contender } from './contenders.ts'
@@ -21,7 +21,7 @@ export class Tally {
     if (this.handled >= this.#target) this.#reached?.()
   }
 
-  /** Once so many were handled in all. */
+  /** Resolves once `target` jobs were handled in total. */
   until(target: number): Promise<void> {
     if (this.handled >= target) return Promise.resolve()
     this.#target = target
@@ -33,7 +33,7 @@ export class Tally {
     })
   }
 
-  /** Where a worker was stopped half-way, what it still holds counts as waiting: it was not handled. */
+  /** If a worker was stopped half-way, jobs that it still holds count as waiting: they were not handled. */
   async check(peer: Peer, { keeps }: Contender, { isHalfWay }: { readonly isHalfWay: boolean }): Promise<void> {
     const { enqueued, handled } = this
     const { waiting, running, kept } = await peer.contents()

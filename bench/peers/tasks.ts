@@ -1,5 +1,5 @@
-// The workloads, each in a process of its own that is gone afterwards: a warm-up that compiles the code, the measurement, and
-// a look into the store. The same code for every contender.
+// The workloads, each in a process of its own that ends afterwards: a warm-up that compiles the code, the measurement, and a
+// check of the store. Every contender runs the same code.
 
 import { DatabaseSync } from 'node:sqlite'
 import pg from 'pg'
@@ -30,9 +30,9 @@ interface Bench {
 const callers = 32
 const bulk = 1_000
 const batch = 500
-/** Jobs that a producer stays ahead of workers at most. */
+/** The most jobs by which a producer is ahead of workers. */
 const ahead = 10 * batch
-/** Workers and producers run for days: what is measured is code that was compiled, and not that it is. */
+/** Workers and producers run for days: compiled code is measured, not its compilation. */
 const warmUpJobs = 50_000
 const warmUpSingleMs = 1_500
 const skipMs = 1_000
@@ -74,8 +74,8 @@ async function single({ peer, tally, observer, serverPid }: Bench, { ms }: Task)
 }
 
 /**
- * Enqueued by thousands, which is measured too; then drained by a worker, from its start until its last job is handled. All of it
- * is done once before, to see what is stored, and to have the code compiled.
+ * Jobs are enqueued by thousands, which is measured too. Then a worker drains them; measured is the time from its start until its
+ * last job is handled. All of it is done once before, to measure what is stored, and to have the code compiled.
  */
 async function drain(bench: Bench, { jobs }: Task): Promise<Figures> {
   const { peer, tally, observer, serverPid } = bench
@@ -119,7 +119,7 @@ async function cycle(bench: Bench, { ms }: Task): Promise<Figures> {
   return { rate, ...cost }
 }
 
-/** The same for as long as somebody holds a snapshot open: what was deleted since cannot be removed. */
+/** The same while a snapshot is held open: rows that were deleted since then cannot be removed. */
 async function snapshot(bench: Bench, { ms }: Task): Promise<Figures> {
   await warmUp(bench)
   await bench.observer.settle()
@@ -129,7 +129,7 @@ async function snapshot(bench: Bench, { ms }: Task): Promise<Figures> {
   return { series: counts }
 }
 
-/** Forty thousand out of fifty thousand that wait, and then out of a million. */
+/** Drains forty thousand out of fifty thousand waiting jobs, and then out of a million. */
 async function backlog(bench: Bench, { jobs }: Task): Promise<Figures> {
   const chunk = Math.min(40_000, Math.floor(jobs / 4))
   const skipped = Math.floor(chunk / 8)
@@ -175,7 +175,7 @@ async function fill({ peer, tally }: Bench, jobs: number): Promise<void> {
   }
 }
 
-/** Jobs handled in each window of a load that is neither ahead of itself nor out of work. */
+/** Jobs handled in each window, under a load in which the producer is always ahead, but never by more than `ahead` jobs. */
 async function steady({ peer, tally }: Bench, ms: number, windowMs: number): Promise<number[]> {
   const startedAt = performance.now()
   const passedMs = () => performance.now() - startedAt

@@ -1,5 +1,5 @@
-// The workloads as a whole: who takes part in which, in how many rounds, and what is measured. Each measurement is made by
-// processes of its own (process.ts), on a store that was empty before, and contenders take turns.
+// The workloads: which contenders take part, in how many rounds, and what is measured. Each measurement is made by processes of
+// its own (process.ts), on a store that was empty before. Contenders take turns.
 
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
@@ -35,7 +35,7 @@ export interface Workload {
 
 export interface Taken {
   readonly rounds: Rounds
-  /** Jobs a second, second by second, where time itself is what is looked at. */
+  /** Jobs a second, second by second, for workloads that look at the course of time. */
   readonly series?: Readonly<Record<string, readonly number[]>>
 }
 
@@ -131,7 +131,7 @@ async function measure(servers: Servers, task: Omit<Task, 'place'>): Promise<Fig
   }
 }
 
-/** The first and the last tenth of the time that a snapshot was held, and one to the other. */
+/** The first and the last ninth of the time for which a snapshot was held, and their ratio. */
 function snapshotRounds(series: Readonly<Record<string, readonly number[]>>): Rounds {
   const rounds: Rounds = { first: {}, last: {}, ratio: {} }
   for (const [name, counts] of Object.entries(series)) {
@@ -146,7 +146,7 @@ function snapshotRounds(series: Readonly<Record<string, readonly number[]>>): Ro
   return rounds
 }
 
-/** Jobs that come before those that count, so that code is measured as it runs in a process that has been there for a while. */
+/** Jobs before the measured ones, so that the code is measured as it runs in a process that has run for a while. */
 const warmUpPickUps = 5_000
 
 /** One job every 60 to 120 ms, enqueued by one process and handled by another that has nothing else to do. */
@@ -158,7 +158,7 @@ async function pickUps(servers: Servers, contender: ContenderName, samples: numb
   await answer(worker)
   const taken: number[] = []
   for (let i = -warmUpPickUps; i < samples; i++) {
-    if (i >= 0) await pause(60 + Math.random() * 60) // idle, and never in step with anybody's timer
+    if (i >= 0) await pause(60 + Math.random() * 60) // idle, and never in step with a timer of a contender
     const arrived = answer(worker) as Promise<{ ms: number }>
     const enqueued = answer(producer)
     producer.send('enqueue')
@@ -171,8 +171,8 @@ async function pickUps(servers: Servers, contender: ContenderName, samples: numb
 }
 
 /**
- * A worker is killed while it has a job; how long until another, which is there already, has it. All contenders wait at the
- * same time, each on a place of its own: nothing is to be measured but timers.
+ * A worker is killed while it holds a job. Measured is the time until another worker, which already runs, gets that job. All
+ * contenders wait at the same time, each with a schema of its own, because only timers are measured.
  */
 async function recoveries(
   servers: Servers,
@@ -195,7 +195,7 @@ async function recoveries(
         return place
       })
       const timer = setTimeout(() => isOver.abort(), recoveryMaxMs)
-      await Promise.all(waited.filter((_, i) => !isHopeless(names[i] as ContenderName, purpose)))
+      await Promise.all(waited.filter((_, i) => !isTooSlow(names[i] as ContenderName, purpose)))
       clearTimeout(timer)
       isOver.abort()
       for (const place of await Promise.all(waited)) await dropAll(place)
@@ -204,12 +204,12 @@ async function recoveries(
   return { rounds }
 }
 
-/** Nobody waits a quarter of an hour, or four: when all others have their job, these are asked no more. */
-function isHopeless(name: ContenderName, purpose: Purpose): boolean {
+/** These take a quarter of an hour or four hours. The round ends once all other contenders have their job. */
+function isTooSlow(name: ContenderName, purpose: Purpose): boolean {
   return name === 'graphile' || (name === 'pg-boss' && purpose === 'defaults')
 }
 
-/** Milliseconds; not a number where it took longer than anybody waited. */
+/** Milliseconds; NaN if the round ended before the job was recovered. */
 async function recovery(contender: ContenderName, place: Place, purpose: Purpose, isOver: AbortSignal) {
   const producer = start({ role: 'produce', contender, place, purpose })
   await answer(producer)
@@ -218,11 +218,11 @@ async function recovery(contender: ContenderName, place: Place, purpose: Purpose
   const held = answer(victim)
   producer.send('enqueue')
   await held
-  const heir = start({ role: 'work', contender, place, purpose })
-  await answer(heir)
+  const successor = start({ role: 'work', contender, place, purpose })
+  await answer(successor)
   await pause(Math.random() * 10_000) // anywhere between two renewals
   const died = once(victim, 'exit')
-  const taken = answer(heir)
+  const taken = answer(successor)
   victim.kill('SIGKILL')
   await died
   const startedAt = performance.now()
@@ -231,7 +231,7 @@ async function recovery(contender: ContenderName, place: Place, purpose: Purpose
     isOver.aborted ? Number.NaN : once(isOver, 'abort').then(() => Number.NaN),
   ])
   taken.catch(() => {})
-  await Promise.all([end(producer), end(heir)])
+  await Promise.all([end(producer), end(successor)])
   return ms
 }
 
@@ -247,15 +247,15 @@ function start(order: Order): ChildProcess {
 /** The next message; a process that ends without one fails. */
 async function answer(child: ChildProcess): Promise<unknown> {
   const stop = new AbortController()
-  const told = once(child, 'message', { signal: stop.signal }).then(([message]) => message as unknown)
+  const message = once(child, 'message', { signal: stop.signal }).then(([content]) => content as unknown)
   const ended = once(child, 'exit', { signal: stop.signal }).then(([code, signal]) => {
-    throw new Error(`A process of the comparison ended early (${signal ?? code}): this run means nothing.`)
+    throw new Error(`A process of the comparison ended early (${signal ?? code}): this run is invalid.`)
   })
   try {
-    return await Promise.race([told, ended])
+    return await Promise.race([message, ended])
   } finally {
     stop.abort()
-    told.catch(() => {})
+    message.catch(() => {})
     ended.catch(() => {})
   }
 }

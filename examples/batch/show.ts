@@ -1,4 +1,4 @@
-// What a person sees of a batch: one line that is redrawn in a terminal (a plain line a second elsewhere), and what came of it.
+// The output of a batch: one line that is redrawn in a terminal (without one, a plain line a second), and a summary.
 
 import { styleText } from 'node:util'
 import type { BatchProgress } from '../../src/index.ts'
@@ -22,7 +22,7 @@ export class Line {
     out.write(out.isTTY ? `\r\x1b[?25l${line}\x1b[K` : `${line}\n`)
   }
 
-  /** Leaves the line as it is and gives the cursor back. */
+  /** Leaves the line as it is and shows the cursor again. */
   end(): void {
     if (out.isTTY) out.write('\x1b[?25h\n\n')
   }
@@ -47,7 +47,7 @@ function lineOf(progress: BatchProgress): string {
     paint(style, sign.repeat(Math.round((width * progress[name]) / Math.max(1, total)))),
   )
   const left = remainingMs ? `${Math.ceil(remainingMs / 1_000)} s left` : ''
-  const told = [
+  const texts = [
     paint('bold', `${Math.floor(((done + dead) / Math.max(1, total)) * 100)} %`.padStart(5)),
     `${done + dead}/${total}`,
     paint('cyan', `${running} running`),
@@ -55,7 +55,7 @@ function lineOf(progress: BatchProgress): string {
     ...(rate === null ? [] : [paint('dim', `${rate.toFixed(0)}/s`)]),
     paint('dim', left),
   ]
-  return `  ${bar.join('')} ${told.join('  ')}`
+  return `  ${bar.join('')} ${texts.join('  ')}`
 }
 
 function tally(counts: Readonly<Record<string, number>>): string {

@@ -1,4 +1,4 @@
-// The fates: how many jobs meet each of them, and what their handler does. A fate has a queue of its own.
+// The fates: how many jobs each has, and what their handler does. Each fate has a queue of its own.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { defineQueue, type FollowUp, type Job, Permanent, type QueueDefinition } from '../../src/index.ts'
@@ -13,7 +13,8 @@ type Request = Omit<FollowUp, 'queue'>
 
 export interface Fate {
   readonly queue: QueueDefinition<Piece, Piece>
-  readonly says: string
+  /** For the table. */
+  readonly description: string
   /** What is enqueued for a run: at scale 1 a few hundred jobs that take about twelve seconds. */
   readonly requests: (plan: Plan) => Request[]
   readonly handler: (job: Job<Piece>) => Promise<void>
@@ -26,9 +27,9 @@ export interface Plan {
   readonly startedAt: number
 }
 
-/** Short, so that jobs of a killed process are back soon. */
+/** Short, so that jobs of a killed process are ready again soon. */
 export const leaseMs = (scale: number) => Math.max(2_000, 3_000 * scale)
-/** When those that are not wanted after all are cancelled, counted from the start of the run. */
+/** When the unwanted jobs are cancelled, counted from the start of the run. */
 export const cancelAfterMs = (scale: number) => 4_000 * scale
 
 const keep = { retain: { done: '30d', dead: '30d' } } as const
@@ -36,13 +37,13 @@ const keep = { retain: { done: '30d', dead: '30d' } } as const
 export const fates: readonly Fate[] = [
   {
     queue: defineQueue<Piece>('quick', keep),
-    says: 'succeeds at once',
+    description: 'succeeds at once',
     requests: (plan) => pieces(plan, 240, 60, 240),
     handler: succeed,
   },
   {
     queue: defineQueue<Piece>('slow', keep),
-    says: 'outlasts its lease',
+    description: 'outlasts its lease',
     requests: (plan) => {
       const longerMs = leaseMs(plan.scale) / plan.scale
       return pieces(plan, 12, 1.2 * longerMs, 1.5 * longerMs)
@@ -51,19 +52,19 @@ export const fates: readonly Fate[] = [
   },
   {
     queue: defineQueue<Piece>('flaky', { ...keep, backoff: { base: '400ms', factor: 2 } }),
-    says: 'fails twice first',
+    description: 'fails twice first',
     requests: (plan) => pieces(plan, 60, 30, 90),
     handler: (job) => (job.attempt <= 2 ? fail(job) : succeed(job)),
   },
   {
     queue: defineQueue<Piece>('doomed', { ...keep, attempts: 3, backoff: { base: '500ms', factor: 2 } }),
-    says: 'fails every time',
+    description: 'fails every time',
     requests: (plan) => pieces(plan, 18, 30, 90),
     handler: fail,
   },
   {
     queue: defineQueue<Piece>('hopeless', keep),
-    says: 'permanent error',
+    description: 'permanent error',
     requests: (plan) => pieces(plan, 12, 30, 90),
     handler: async (job) => {
       await succeed(job)
@@ -72,7 +73,7 @@ export const fates: readonly Fate[] = [
   },
   {
     queue: defineQueue<Piece>('scheduled', keep),
-    says: 'due in 1 to 9 s',
+    description: 'due in 1 to 9 s',
     requests: (plan) =>
       pieces(plan, 40, 30, 90).map((request, i, all) => ({
         ...request,
@@ -82,13 +83,13 @@ export const fates: readonly Fate[] = [
   },
   {
     queue: defineQueue<Piece>('unwanted', keep),
-    says: 'cancelled waiting',
+    description: 'cancelled waiting',
     requests: (plan) => pieces(plan, 15, 30, 90).map((request) => ({ ...request, delay: '1d' })),
     handler: succeed,
   },
   {
     queue: defineQueue<Piece>('late', keep),
-    says: 'misses its start',
+    description: 'misses its start',
     requests: (plan) =>
       pieces(plan, 10, 30, 90).map((request) => ({
         ...request,
@@ -99,7 +100,7 @@ export const fates: readonly Fate[] = [
   },
   {
     queue: defineQueue<Piece>('twins', keep),
-    says: 'enqueued 3 times',
+    description: 'enqueued 3 times',
     requests: (plan) =>
       pieces(plan, 20, 60, 240).flatMap((request, i) => {
         const triplet = { ...request, dedup: { key: `run-${plan.run}/${i}` } }
@@ -109,7 +110,7 @@ export const fates: readonly Fate[] = [
   },
 ]
 
-/** Work times spread evenly from the shortest to the longest, in an order that mixes them. */
+/** Jobs with durations spread evenly from `fromMs` to `toMs`, in a mixed order. */
 function pieces({ run, scale }: Plan, count: number, fromMs: number, toMs: number): Request[] {
   const total = Math.max(2, Math.round(count * scale))
   return Array.from({ length: total }, (_, number) => {

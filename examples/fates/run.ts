@@ -1,8 +1,8 @@
-// One run: planned exactly once whatever crashes, measured from the store's own counts, told from its history.
+// One run: planned exactly once whatever crashes. Its progress comes from the store's counts, and its table from the history.
 //
-// The jobs of a run come into being together with the note that says so: they are the effects of settling one `plan`
-// job. A process that dies before that settlement leaves the plan job to the next; one that dies after it leaves a run
-// to go on with. There is nothing in between.
+// The jobs of a run and the entry that describes the run are effects of settling one `plan` job. So they are written together. If
+// a process dies before that settlement, the next one gets the plan job. If it dies later, the next one continues the run. There
+// is no state in between.
 
 import {
   defineQueue,
@@ -16,9 +16,9 @@ import { fates, type Piece, type Plan } from './fates.ts'
 
 export interface Run extends Plan {
   readonly finishedAt: number | null
-  /** What had ended in each queue before this run. */
+  /** How many jobs had ended in each queue before this run. */
   readonly before: Readonly<Record<string, Ended>>
-  /** What was asked for, by queue; some of it is refused as a duplicate. */
+  /** How many jobs were enqueued, by queue; some are refused as duplicates. */
   readonly requested: Readonly<Record<string, number>>
 }
 
@@ -39,7 +39,7 @@ export interface Progress extends Ended {
 
 export interface Row extends Ended {
   readonly fate: string
-  readonly says: string
+  readonly description: string
   readonly jobs: number
   readonly attempts: number
   readonly refused: number
@@ -57,7 +57,7 @@ export async function currentRun(holdfast: Holdfast, scale: number): Promise<{ r
   for (;;) {
     const [lease] = await holdfast.claim([plan], { wait: '1s' })
     if (lease) await planRun(holdfast, lease, scale)
-    // Another process may have been first; then this one goes on with what it planned.
+    // Another process may have planned the run first. Then this one continues that run.
     const planned = await holdfast.kv.get<Run>(runKey)
     if (planned?.value.run === next) return { run: planned.value, isNew: true }
   }
@@ -80,7 +80,7 @@ async function planRun(holdfast: Holdfast, lease: Lease<{ run: number }>, scale:
   try {
     await lease.done(undefined, { enqueue, put: [{ key: runKey, value: run }] })
   } catch (error) {
-    // Too slow: the lease ran out, and another process has the plan job or has settled it.
+    // The lease expired, and another process has the plan job or has settled it.
     if (!isHoldfastError(error, 'LEASE_LOST')) throw error
   }
 }
@@ -100,22 +100,22 @@ export async function progressOf(holdfast: Holdfast, run: Run): Promise<Progress
   return { run: run.run, ...sum, finished, total: finished + sum.running + sum.ready + sum.scheduled }
 }
 
-/** Notes that the run is over, so that the next start begins another. */
+/** Records that the run is over, so that the next start begins another. */
 export async function finishRun(holdfast: Holdfast, run: Run): Promise<void> {
   const stored = await holdfast.kv.get<Run>(runKey)
   if (stored?.value.run !== run.run || stored.value.finishedAt !== null) return
   await holdfast.kv.compareAndSet(runKey, stored.version, { ...stored.value, finishedAt: Date.now() })
 }
 
-/** What became of every job of the run, fate by fate, as the history tells it. */
+/** How the jobs of the run ended, by fate, from the history. */
 export async function tableOf(holdfast: Holdfast, run: Run): Promise<Row[]> {
   const rows: Row[] = []
-  for (const { queue, says } of fates) {
+  for (const { queue, description } of fates) {
     const jobs = await jobsOf(holdfast, queue.name, run.run)
     const count = (state: JobInfo['state']) => jobs.filter((job) => job.state === state).length
     rows.push({
       fate: queue.name,
-      says,
+      description,
       jobs: jobs.length,
       done: count('done'),
       dead: count('dead'),

@@ -1,4 +1,4 @@
-// What a person sees: one line that is redrawn in a terminal (a plain line a second elsewhere), and a table at the end.
+// The output: one line that is redrawn in a terminal (without one, a plain line a second), and a table at the end.
 
 import { styleText } from 'node:util'
 import type { Progress, Row } from './run.ts'
@@ -21,7 +21,7 @@ export class ProgressLine {
     else out.write(`${plain(progress, rate)}\n`)
   }
 
-  /** Leaves the line behind and gives the cursor back. */
+  /** Clears the line and shows the cursor again. */
   end(): void {
     if (out.isTTY) out.write('\r\x1b[K\x1b[?25h')
   }
@@ -36,7 +36,7 @@ export class ProgressLine {
   }
 }
 
-/** As much as the terminal is wide: what matters least is left out first. */
+/** Fits the line into the width of the terminal; the least important parts are left out first. */
 function fitted(progress: Progress, rate: number, seconds: number): string {
   const { finished, total, running, ready, scheduled, dead, cancelled } = progress
   const share = total === 0 ? 0 : finished / total
@@ -51,7 +51,7 @@ function fitted(progress: Progress, rate: number, seconds: number): string {
     ['yellow', `${cancelled} cancelled`],
     ['dim', `${seconds.toFixed(0)} s`],
   ]
-  const width = (out.columns || 80) - 4 // room for the ^C that a terminal echoes
+  const width = (out.columns || 80) - 4 // space for the ^C that a terminal echoes
   const lengthOf = () => parts.reduce((sum, [, text]) => sum + 2 + text.length, 0)
   while (parts.length > 1 && 2 + 16 + lengthOf() > width) parts.pop()
   const barWidth = Math.max(4, Math.min(30, width - 2 - lengthOf()))
@@ -83,19 +83,19 @@ const columns: readonly { readonly title: string; readonly of: (row: Row) => num
 
 export function tableText(rows: readonly Row[]): string {
   const fateWidth = Math.max(...rows.map((row) => row.fate.length))
-  const saysWidth = Math.max(...rows.map((row) => row.says.length))
-  const label = (fate: string, says: string) =>
-    `  ${paint('bold', fate.padEnd(fateWidth))}  ${paint('dim', says.padEnd(saysWidth))}`
+  const descriptionWidth = Math.max(...rows.map((row) => row.description.length))
+  const label = (fate: string, description: string) =>
+    `  ${paint('bold', fate.padEnd(fateWidth))}  ${paint('dim', description.padEnd(descriptionWidth))}`
   const number = (value: number, title: string, style: Style) =>
     paint(value === 0 ? 'dim' : style, (value === 0 ? '·' : String(value)).padStart(title.length + 2))
   const line = (left: string, of: (column: (typeof columns)[number]) => number) =>
     left + columns.map((column) => number(of(column), column.title, column.style)).join('')
   const head = columns.map(({ title }) => `  ${title}`).join('')
-  const rule = paint('dim', '─'.repeat(2 + fateWidth + saysWidth + head.length))
+  const rule = paint('dim', '─'.repeat(2 + fateWidth + descriptionWidth + head.length))
   return [
-    `  ${paint('dim', 'fate'.padEnd(fateWidth + 2 + saysWidth) + head)}`,
+    `  ${paint('dim', 'fate'.padEnd(fateWidth + 2 + descriptionWidth) + head)}`,
     `  ${rule}`,
-    ...rows.map((row) => line(label(row.fate, row.says), (column) => column.of(row))),
+    ...rows.map((row) => line(label(row.fate, row.description), (column) => column.of(row))),
     `  ${rule}`,
     line(label('total', ''), ({ of }) => rows.reduce((sum, row) => sum + of(row), 0)),
   ].join('\n')

@@ -1,11 +1,11 @@
-// The workers: one for slow jobs, so that they never stand in the way of the others, and one for the rest. What they hold
-// when they are told to stop goes back to its queue.
+// The workers: one for slow jobs, so that they never delay the others, and one for the rest. When they stop, they release the
+// jobs that they hold.
 
 import { type Holdfast, isHoldfastError, type Worker } from '../../src/index.ts'
 import { cancelAfterMs, type Fate, fates, leaseMs } from './fates.ts'
 import type { Run } from './run.ts'
 
-/** Works until the signal aborts; answers how many jobs were given back unfinished. */
+/** Works until the signal aborts; answers how many jobs were released unfinished. */
 export async function work(holdfast: Holdfast, run: Run, stop: AbortSignal): Promise<{ released: number }> {
   let released = 0
   const unsubscribe = holdfast.on('job.released', () => {
@@ -41,7 +41,7 @@ async function cancel(holdfast: Holdfast, id: string): Promise<void> {
   try {
     await holdfast.cancel(id)
   } catch (error) {
-    // Another process was first.
+    // Another process has already cancelled it.
     if (!isHoldfastError(error, 'INVALID_STATE')) throw error
   }
 }

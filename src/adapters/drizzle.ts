@@ -1,8 +1,8 @@
 // Drizzle runs any object that returns its SQL, and our statement returns it directly. `execute` then treats it like any other
 // statement: Drizzle's logger, its connection and its errors apply.
 //
-// On SQLite a transaction has no `execute`. Its session has the connection. The drivers over better-sqlite3 and `node:sqlite` are
-// synchronous, as their transactions are: an enqueue has run when its call returns.
+// On SQLite a transaction has no `execute`, but its session has the connection. Drivers over better-sqlite3 and `node:sqlite` are
+// synchronous, and so are their transactions: the job is written when the call of enqueue returns.
 
 import {
   type CallerTransaction,

@@ -2,8 +2,8 @@
 // literal question mark is escaped. Using its connection directly would not need that. But `raw` refuses a statement after the
 // transaction has ended, and a connection that was returned to the pool does not.
 //
-// On SQLite the connection is used itself, so that the statements of an enqueue run without a pause between them. Knex is asked
-// first whether the transaction is over.
+// On SQLite the connection is used directly, so that no other statement runs between those of an enqueue. Before that, the
+// adapter asks Knex whether the transaction has ended.
 
 import { HoldfastError } from '../errors.ts'
 import {
@@ -45,7 +45,7 @@ async function connectionTo(trx: KnexTransaction): Promise<object> {
   const client = memberOf(trx, 'client') as { acquireConnection(): Promise<unknown> }
   const connection = await client.acquireConnection()
   if (trx.isCompleted?.() === true)
-    throw new HoldfastError('INVALID_OPTION', 'This transaction of Knex is over; enqueue before it ends.', {
+    throw new HoldfastError('INVALID_OPTION', 'This transaction of Knex has ended; enqueue before it ends.', {
       option: 'tx',
     })
   if (isSyncConnection(connection)) return connection

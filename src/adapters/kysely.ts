@@ -1,9 +1,9 @@
 // Kysely runs a query that is already compiled. Its plugins do not apply: a plugin that renames columns or parses JSON is meant
 // for the application's own rows.
 //
-// On SQLite the statements of an enqueue run on the connection itself, without a pause between them. Kysely does not give its
-// connection to a caller. So `kyselyDatabase` is between Kysely and the connection: one statement, which is never sent to SQLite,
-// is answered with the connection.
+// On SQLite the statements of an enqueue run directly on the connection, with no other statement between them. Kysely does not
+// expose its connection. So `kyselyDatabase` wraps the connection that Kysely uses. It answers one special statement with the
+// connection, and does not send that statement to SQLite.
 
 import { HoldfastError } from '../errors.ts'
 import {
@@ -47,7 +47,7 @@ async function connectionTo(query: CallerTransaction['query']): Promise<object> 
   )
 }
 
-/** A statement that any database takes; `kyselyDatabase` answers it by itself. */
+/** A statement that any database accepts. `kyselyDatabase` answers it without the database. */
 const askConnection = 'select null as connection -- for holdfast'
 
 /** A connection of better-sqlite3, or a `DatabaseSync` of `node:sqlite`. */
@@ -56,7 +56,7 @@ export interface SyncConnection {
   close(): unknown
 }
 
-/** What the `SqliteDialect` of Kysely takes. */
+/** The `database` that Kysely's `SqliteDialect` takes. */
 export interface KyselyDatabase {
   prepare(sql: string): KyselyStatement
   close(): void
@@ -69,7 +69,7 @@ export interface KyselyStatement {
   iterate(parameters: readonly unknown[]): IterableIterator<unknown>
 }
 
-/** The `database` of Kysely's `SqliteDialect`, whose transactions `fromKysely` can enqueue in. */
+/** Makes the `database` of Kysely's `SqliteDialect`. Then `fromKysely` can enqueue in its transactions. */
 export function kyselyDatabase(database: SyncConnection): KyselyDatabase {
   if (!isSyncConnection(database)) {
     const message = 'kyselyDatabase takes a Database of better-sqlite3 or a DatabaseSync of node:sqlite.'
@@ -86,7 +86,7 @@ function answering(connection: object): KyselyStatement {
   return { reader: true, all, run: () => ({ changes: 0, lastInsertRowid: 0 }), iterate: () => all().values() }
 }
 
-/** A statement of better-sqlite3 says whether it returns rows, and takes values as a list; `node:sqlite` does neither. */
+/** Kysely needs `reader` (whether a statement returns rows), and passes values as an array. `node:sqlite` has neither. */
 function inShape(statement: object): KyselyStatement {
   if ('reader' in statement) return statement as KyselyStatement
   const own = statement as { [Method in 'all' | 'run' | 'iterate']: (...values: unknown[]) => never } & {

@@ -11,19 +11,19 @@ export type Rows = { readonly rows: readonly unknown[] } | readonly unknown[]
 export interface CallerTransaction {
   query(text: string, values: unknown[]): PromiseLike<Rows>
   /**
-   * On SQLite: the connection that has the transaction, which the statements of an enqueue run on without a pause between them.
-   * A function, where the library tells only later.
+   * On SQLite: the connection of the transaction. The statements of an enqueue run on it, with no other statement between them.
+   * It is a function if the library returns its connection asynchronously.
    */
   readonly connection?: object | (() => Promise<object>)
 }
 
-/** How the library of an adapter is asked for the connection; null: there is nothing to ask. */
+/** The function that asks an adapter's library for its connection; null: the connection is known, or `tx` is of no adapter. */
 export function connectionLater(tx: unknown): (() => Promise<object>) | null {
   const isAdapters = hasMethod(tx, 'query') && hasMethod(tx, 'connection')
   return isAdapters ? (memberOf(tx, 'connection') as () => Promise<object>) : null
 }
 
-/** The connection of an adapter's transaction; what no adapter made is taken for the connection itself. */
+/** The connection of an adapter's transaction. A `tx` that was not made by an adapter is taken as the connection itself. */
 export function connectionOf(tx: unknown): unknown {
   const isAdapters = hasMethod(tx, 'query') && typeof memberOf(tx, 'connection') === 'object'
   return isAdapters ? memberOf(tx, 'connection') : tx
@@ -35,9 +35,9 @@ export function isSyncConnection(value: unknown): value is object {
   return typeof state === 'boolean' && hasMethod(value, 'prepare') && hasMethod(value, 'exec')
 }
 
-/** What to do where the library does not give the connection of its transaction. */
+/** For a library whose driver does not expose the connection of its transaction. */
 export function connectionUnknown(adapter: string, advice: string): HoldfastError {
-  const message = `On SQLite, ${adapter} needs the connection of the transaction, and this driver does not give it: ${advice}`
+  const message = `On SQLite, ${adapter} needs the connection of the transaction, and this driver does not expose it: ${advice}`
   return new HoldfastError('INVALID_OPTION', message, { option: 'tx', adapter })
 }
 

@@ -55,8 +55,8 @@ export interface FinishedOptions {
 }
 
 /** Polls become less frequent: the pause is a quarter of the time waited so far, within these bounds. */
-const lookMinMs = 10
-const lookMaxMs = 1_000
+const pollMinMs = 10
+const pollMaxMs = 1_000
 const lateness = 0.25
 /** Small, because payloads and results may be large. */
 const pageItems = 100
@@ -91,31 +91,31 @@ export class Batch {
 
   /** Running items may finish; no more items start. */
   pause(options: BatchActionOptions = {}): Promise<BatchProgress> {
-    return this.#steer('pause', options)
+    return this.#control('pause', options)
   }
 
   resume(options: BatchActionOptions = {}): Promise<BatchProgress> {
-    return this.#steer('resume', options)
+    return this.#control('resume', options)
   }
 
   /** Cancels waiting items, requests a cancel of running ones, and refuses more items. This cannot be undone. */
   cancel(options: CancelBatchOptions = {}): Promise<BatchProgress> {
-    return this.#steer('cancel', options)
+    return this.#control('cancel', options)
   }
 
   /** Requeues dead items with all their attempts. A finished batch begins another round. */
   retryFailed(options: BatchActionOptions = {}): Promise<BatchProgress> {
-    return this.#steer('retryFailed', options)
+    return this.#control('retryFailed', options)
   }
 
   /** No more items can be added. The batch is finished as soon as all of its items have ended. */
   close(): Promise<BatchProgress> {
-    return this.#steer('close', {})
+    return this.#control('close', {})
   }
 
   /** Deletes the batch with its items; items that still run are cancelled first. What its jobs have written elsewhere stays. */
   async delete(options: BatchActionOptions = {}): Promise<void> {
-    await this.#steer('delete', options)
+    await this.#control('delete', options)
   }
 
   /** Adds items after those that the batch has; only while it is open. */
@@ -167,13 +167,13 @@ export class Batch {
       if (progress.finishedAt !== null) return progress
       const waited = performance.now() - since
       if (waited >= timeoutMs) throw stillRuns(progress, timeoutMs)
-      const lookMs = Math.min(lookMaxMs, Math.max(lookMinMs, waited * lateness), timeoutMs - waited)
-      await pause(systemTimers, lookMs, signal)
+      const pollMs = Math.min(pollMaxMs, Math.max(pollMinMs, waited * lateness), timeoutMs - waited)
+      await pause(systemTimers, pollMs, signal)
       signal?.throwIfAborted()
     }
   }
 
-  #steer(as: BatchAction, options: CancelBatchOptions): Promise<BatchProgress> {
+  #control(as: BatchAction, options: CancelBatchOptions): Promise<BatchProgress> {
     return this.#context.run(async () => {
       checkOptions(options, `${as} options`, as === 'cancel' ? ['by', 'reason'] : ['by'])
       const request = { batch: this.id, as, by: text(options.by, 'by'), reason: text(options.reason, 'reason') }

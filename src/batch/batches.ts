@@ -56,9 +56,9 @@ export class Batches {
     return { batches: page.batches.map((record) => toProgress(record, now)), next: page.next }
   }
 
-  #open({ settings, told }: BatchPlan): Promise<OpenedBatch> {
+  #open({ settings, completionQueue }: BatchPlan): Promise<OpenedBatch> {
     return this.#context.run(async () => {
-      if (told) await this.#context.define(told)
+      if (completionQueue) await this.#context.define(completionQueue)
       const opened = await this.#context.store.openBatch(settings)
       if (isRefused(opened)) throw toError(opened)
       return opened

@@ -38,7 +38,7 @@ export interface BatchPlan {
   readonly settings: BatchSettings
   readonly staysOpen: boolean
   /** The queue of the completion. */
-  readonly told: AnyDefinition | null
+  readonly completionQueue: AnyDefinition | null
 }
 
 const optionNames = ['name', 'key', 'concurrency', 'onComplete', 'stopWhenFailed', 'retain', 'open']
@@ -55,9 +55,9 @@ export async function toBatchPlan(options: BatchOptions): Promise<BatchPlan> {
     retainMs: toMs(retain, 'retain', { infinite: true }),
   }
   const staysOpen = checkBoolean(open, 'open')
-  if (onComplete === undefined) return { settings: { ...settings, onComplete: null }, staysOpen, told: null }
-  const { target, told } = await toTarget(onComplete, settings.id)
-  return { settings: { ...settings, onComplete: target }, staysOpen, told }
+  if (onComplete === undefined) return { settings: { ...settings, onComplete: null }, staysOpen, completionQueue: null }
+  const { target, completionQueue } = await toTarget(onComplete, settings.id)
+  return { settings: { ...settings, onComplete: target }, staysOpen, completionQueue }
 }
 
 function toConcurrency(concurrency: number = defaults.batchConcurrency): number | null {
@@ -69,7 +69,7 @@ function toConcurrency(concurrency: number = defaults.batchConcurrency): number 
 async function toTarget(
   onComplete: CompletionOptions,
   batchId: string,
-): Promise<{ readonly target: CompletionTarget; readonly told: AnyDefinition }> {
+): Promise<{ readonly target: CompletionTarget; readonly completionQueue: AnyDefinition }> {
   if (typeof onComplete !== 'object' || onComplete === null || !('queue' in onComplete)) {
     throw noTarget(`got ${show(onComplete)}`)
   }
@@ -83,7 +83,7 @@ async function toTarget(
   const text = encodeJson(payload, payloadRule)
   const sample = sampleOf({ job: { payload: text } as NewJob, into }, batchId)
   const { id: _id, idGiven: _idGiven, ...job } = await prepareJob(definition, sample, options)
-  return { target: { job: { ...job, payload: text }, into }, told: definition }
+  return { target: { job: { ...job, payload: text }, into }, completionQueue: definition }
 }
 
 function sampleOf(target: CompletionTarget, batchId: string): unknown {

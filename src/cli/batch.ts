@@ -61,11 +61,14 @@ const actions: Readonly<Record<string, Action>> = {
   list: { operand: '', run: list },
   show: { operand: '<batch>', run: show },
   submit: { operand: '[file]', run: submit },
-  pause: { operand: '<batch>', run: steer((found, options) => found.pause(options), 'Paused') },
-  resume: { operand: '<batch>', run: steer((found) => found.resume(), 'Resumed') },
-  cancel: { operand: '<batch>', run: steer((found, options) => found.cancel(options), 'Cancelled', ['by', 'reason']) },
-  retry: { operand: '<batch>', run: steer((found) => found.retryFailed(), 'Retrying the failed items of') },
-  close: { operand: '<batch>', run: steer((found) => found.close(), 'Closed') },
+  pause: { operand: '<batch>', run: controlWith((found, options) => found.pause(options), 'Paused') },
+  resume: { operand: '<batch>', run: controlWith((found) => found.resume(), 'Resumed') },
+  cancel: {
+    operand: '<batch>',
+    run: controlWith((found, options) => found.cancel(options), 'Cancelled', ['by', 'reason']),
+  },
+  retry: { operand: '<batch>', run: controlWith((found) => found.retryFailed(), 'Retrying the failed items of') },
+  close: { operand: '<batch>', run: controlWith((found) => found.close(), 'Closed') },
   delete: { operand: '<batch>', run: remove },
   results: { operand: '<batch>', run: results },
 }
@@ -124,10 +127,10 @@ async function* itemsOf(file: string, queue: string | undefined, terminal: Termi
   terminal.redraw('')
 }
 
-const lookMs = 250
+const pollMs = 250
 
 /** On a terminal, one line that is redrawn until the batch is finished. Elsewhere, a new line for every change. */
-async function follow(found: Batch, { terminal, tell }: Call): Promise<void> {
+async function follow(found: Batch, { terminal, print }: Call): Promise<void> {
   const interrupted = new AbortController()
   const interrupt = () => interrupted.abort()
   process.once('SIGINT', interrupt).once('SIGTERM', interrupt)
@@ -136,16 +139,16 @@ async function follow(found: Batch, { terminal, tell }: Call): Promise<void> {
     const progress = await found.progress()
     const line = barLine(progress, terminal)
     if (terminal.isLive) terminal.redraw(line)
-    else if (line !== last) tell(progress, line)
+    else if (line !== last) print(progress, line)
     last = line
     if (progress.finishedAt !== null) break
-    await new Promise((resolve) => setTimeout(resolve, lookMs))
+    await new Promise((resolve) => setTimeout(resolve, pollMs))
   }
   terminal.redraw('')
   process.off('SIGINT', interrupt).off('SIGTERM', interrupt)
 }
 
-function steer(
+function controlWith(
   act: (found: Batch, options: { by?: string; reason?: string }) => Promise<BatchProgress>,
   did: string,
   names: readonly ('by' | 'reason')[] = ['by'],

@@ -35,7 +35,7 @@ export interface Call {
   readonly options: Options
   readonly terminal: Terminal
   /** Prints one line at once, for a command that keeps running; with `--json` the data. */
-  readonly tell: (data: unknown, text: string) => void
+  readonly print: (data: unknown, text: string) => void
 }
 
 export interface Answer {

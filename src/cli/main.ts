@@ -94,7 +94,7 @@ async function dispatch(args: readonly string[], isJson: boolean): Promise<numbe
     operands,
     options: new Options(values),
     terminal,
-    tell: (data, text) => console.log(isJson ? JSON.stringify(data) : text),
+    print: (data, text) => console.log(isJson ? JSON.stringify(data) : text),
   })
   return answer === null ? 0 : printAnswer(answer, isJson)
 }

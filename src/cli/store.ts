@@ -34,22 +34,22 @@ async function openStore(
   { mayCreate, readOnly }: { readonly mayCreate: boolean; readonly readOnly: boolean },
 ): Promise<Holdfast> {
   const url = requireUrl(named)
-  const { isThere, place, error } = await look(url)
+  const { isThere, place, error } = await checkStore(url)
   if (!isThere && !mayCreate) throw error
   if (!isThere) console.error(`holdfast: creating a new ${place}`)
   const { open } = await import('../open.ts')
   return open(url, { readOnly })
 }
 
-interface Looked {
+interface StoreCheck {
   readonly isThere: boolean
   readonly place: string
   /** For a command that may not create the store. */
   readonly error: HoldfastError
 }
 
-async function look(url: string): Promise<Looked> {
-  if (isPostgresUrl(url)) return lookForSchema(url)
+async function checkStore(url: string): Promise<StoreCheck> {
+  if (isPostgresUrl(url)) return checkSchema(url)
   const path = resolve(filePath(url) ?? '.')
   return {
     isThere: existsSync(path),
@@ -58,7 +58,7 @@ async function look(url: string): Promise<Looked> {
   }
 }
 
-async function lookForSchema(url: string): Promise<Looked> {
+async function checkSchema(url: string): Promise<StoreCheck> {
   const address = postgresAddress(url)
   const schema = new Schema(address.schema ?? 'holdfast')
   const { name } = schema

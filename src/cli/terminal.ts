@@ -50,14 +50,14 @@ export class Terminal {
   table(columns: readonly Column[], rows: readonly (readonly string[])[]): string {
     const widths = columns.map(({ title }, i) => Math.max(title.length, ...rows.map((row) => widthOf(row[i] ?? ''))))
     const before = widths.slice(0, -1).reduce((sum, width) => sum + width + 2, 0)
-    const room = this.#stream.isTTY ? Math.max(20, this.#stream.columns - before) : Number.POSITIVE_INFINITY
+    const width = this.#stream.isTTY ? Math.max(20, this.#stream.columns - before) : Number.POSITIVE_INFINITY
     const line = (cells: readonly string[]) =>
       cells
         .map((cell, i) => {
           const isLast = i === columns.length - 1
           const gap = ' '.repeat(Math.max(0, (widths[i] ?? 0) - widthOf(cell)))
           if (columns[i]?.align === 'right') return gap + cell
-          return isLast ? this.#cut(cell, room) : cell + gap
+          return isLast ? this.#cut(cell, width) : cell + gap
         })
         .join('  ')
     const head = line(columns.map(({ title }) => this.paint('bold', title)))
@@ -82,11 +82,11 @@ export class Terminal {
   /** On a terminal, words broken into lines that fit, all but the first indented; unchanged elsewhere. */
   wrap(text: string, indent: number): string {
     if (!this.#stream.isTTY) return text
-    const room = Math.max(40, this.#stream.columns - indent)
+    const width = Math.max(40, this.#stream.columns - indent)
     const rows: string[] = []
     for (const word of text.split(' ')) {
       const last = rows.at(-1)
-      if (last !== undefined && last.length + 1 + word.length <= room) rows[rows.length - 1] = `${last} ${word}`
+      if (last !== undefined && last.length + 1 + word.length <= width) rows[rows.length - 1] = `${last} ${word}`
       else rows.push(word)
     }
     return rows.join(`\n${' '.repeat(indent)}`)
@@ -103,10 +103,10 @@ export class Terminal {
     this.#stream.write(`\r${this.#cut(line, Math.max(20, this.#stream.columns - 1))}\u001b[K`)
   }
 
-  #cut(cell: string, room: number): string {
-    if (widthOf(cell) <= room) return cell
+  #cut(cell: string, width: number): string {
+    if (widthOf(cell) <= width) return cell
     const plain = stripVTControlCharacters(cell)
-    return this.paint('dim', `${plain.slice(0, room - 1)}…`)
+    return this.paint('dim', `${plain.slice(0, width - 1)}…`)
   }
 }
 

@@ -17,7 +17,7 @@ export const watch: Command = {
   },
   examples: ['holdfast watch --queue welcome', 'holdfast watch --state dead --state cancelled --json'],
 
-  async run({ open, options, terminal, tell }) {
+  async run({ open, options, terminal, print }) {
     const interrupted = new AbortController()
     process.once('SIGINT', () => interrupted.abort()).once('SIGTERM', () => interrupted.abort())
     const states = options.texts('state') as readonly ChangedState[]
@@ -32,7 +32,7 @@ export const watch: Command = {
     )
     for await (const change of changes) {
       const { id, queue, state, at } = change
-      tell(change, `${at.toISOString()}  ${id}  ${terminal.state(state)}  ${queue}`)
+      print(change, `${at.toISOString()}  ${id}  ${terminal.state(state)}  ${queue}`)
       if (--left <= 0) break
     }
     return null

@@ -16,7 +16,7 @@ interface Waiting {
   readonly id: string
   readonly since: number
   /** Null: the job does not exist, or not any more. */
-  readonly tell: (outcome: JobOutcome | null) => void
+  readonly resolve: (outcome: JobOutcome | null) => void
   readonly fail: (error: unknown) => void
 }
 
@@ -32,14 +32,14 @@ export class Results {
   }
 
   async wait(id: string, timeoutMs: number, signal?: AbortSignal): Promise<JobOutcome | null> {
-    const { promise, resolve: tell, reject: fail } = Promise.withResolvers<JobOutcome | null>()
-    const waiting = { id, since: performance.now(), tell, fail }
+    const { promise, resolve, reject: fail } = Promise.withResolvers<JobOutcome | null>()
+    const waiting = { id, since: performance.now(), resolve, fail }
     const timer = setTimeout(() => fail(timedOut(id, timeoutMs)), Math.min(timeoutMs, timerMaxMs))
     const abort = () => fail(signal?.reason)
     signal?.addEventListener('abort', abort, { once: true })
     if (signal?.aborted) abort()
     this.#waiting.add(waiting)
-    this.#look()
+    this.#poll()
     try {
       return await promise
     } finally {
@@ -55,7 +55,7 @@ export class Results {
 
   /** This process has learned that the job has ended. */
   hint(id: string): void {
-    if ([...this.#waiting].some((waiting) => waiting.id === id)) this.#look()
+    if ([...this.#waiting].some((waiting) => waiting.id === id)) this.#poll()
   }
 
   close(): void {
@@ -64,7 +64,7 @@ export class Results {
       fail(new HoldfastError('CLOSED', 'This Holdfast was closed during the wait. The job is not affected.'))
   }
 
-  #look(): void {
+  #poll(): void {
     if (this.#asking) this.#again = true
     else void this.#askAll()
   }
@@ -77,9 +77,9 @@ export class Results {
     try {
       const ids = [...new Set(asked.map(({ id }) => id))]
       const outcomes = new Map((await this.#ask(ids)).map((outcome, i) => [ids[i] as string, outcome]))
-      for (const { id, tell } of asked) {
+      for (const { id, resolve } of asked) {
         const outcome = outcomes.get(id) ?? null
-        if (outcome !== 'live') tell(outcome)
+        if (outcome !== 'live') resolve(outcome)
       }
     } catch (error) {
       for (const { fail } of asked) fail(error)
@@ -95,7 +95,7 @@ export class Results {
     const pauses = asked.map(({ since }) => (now - since) * lateness)
     const ms = Math.min(pauseMaxMs, Math.max(pauseMinMs, Math.min(...pauses)))
     this.#timer = setTimeout(() => {
-      if (this.#waiting.size > 0) this.#look()
+      if (this.#waiting.size > 0) this.#poll()
     }, ms).unref()
   }
 }

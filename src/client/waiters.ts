@@ -39,7 +39,7 @@ export class Waiters {
   }
 
   /**
-   * Jobs are being sent to the store. Waiters send their claims right behind them, which saves a round trip. Returns how many
+   * Jobs are being sent to the store. Waiters send their claims right after them, which saves a round trip. Returns how many
    * were woken; pass that to `forgetEarly` once the store has answered.
    */
   wakeEarly(queue: string, count: number): number {

@@ -7,8 +7,9 @@ export interface Backoff {
 }
 
 /**
- * The delay after the given attempt has failed: base × factor^(attempt − 1), spread by the jitter, and never above the maximum. A delay
- * that would reach the maximum is spread below it, so that many jobs do not come back at the same moment. `random` is 0 to 1.
+ * The delay after the given attempt has failed: base × factor^(attempt − 1), spread by the jitter, and never above the maximum.
+ * A delay that would reach the maximum is spread below it, so that many jobs do not come back at the same moment. `random` is 0
+ * to 1.
  */
 export function backoffMs(backoff: Backoff, attempt: number, random: number): number {
   const { baseMs, factor, maxMs, jitter } = backoff

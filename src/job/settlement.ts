@@ -1,11 +1,32 @@
-// What a settlement consists of once its verdict is known: effects, result, annotations, the record of the attempt. Pure; every store
-// writes these, each in its own way.
+// What a settlement consists of once its verdict is known: effects, result, annotations, the record of the attempt. Pure; every
+// store writes these, each in its own way.
 
 import type { Refused } from '../errors.ts'
 import { effectError } from './death.ts'
 import type { Annotations, Attempt, Costs, EffectSet } from './record.ts'
 import { decodeCancel } from './stored.ts'
 import type { Settlement, Verdict } from './transition.ts'
+
+/** What a store writes with a verdict. */
+export interface SettlementBody {
+  readonly result: string | null
+  readonly annotations: Annotations | null
+  readonly effects: readonly EffectSet[]
+}
+
+/** `cancel` is the stored text of the job's cancel requests. */
+export function bodyOf(settlement: Settlement, cancel: string | null, verdict: Verdict): SettlementBody {
+  return {
+    result: resultOf(settlement),
+    annotations: annotationsOf(settlement),
+    effects: [...stagedEffects(settlement, verdict), ...requestedEffects(cancel, verdict)],
+  }
+}
+
+/** Of a verdict that no handler gave: its lease expired, or its effects were refused. What the attempt has cost stays. */
+export function bodyWithoutResult(cancel: string | null, verdict: Verdict, costs: Costs | null): SettlementBody {
+  return { result: null, annotations: onlyCosts(costs), effects: requestedEffects(cancel, verdict) }
+}
 
 /** The job goes on: it is ready again, or scheduled. */
 export function isWaiting(verdict: Verdict): verdict is Extract<Verdict, { freeReleases: number }> {
@@ -33,7 +54,7 @@ export function annotationsOf(settlement: Settlement): Annotations | null {
   return onlyCosts(('costs' in settlement && settlement.costs) || null)
 }
 
-export function onlyCosts(costs: Costs | null): Annotations | null {
+function onlyCosts(costs: Costs | null): Annotations | null {
   return costs && { outcome: null, warning: null, costs }
 }
 

@@ -118,8 +118,12 @@ function endedFree(core: JobCore, ending: 'released' | 'snoozed'): Verdict | und
   const attempts = core.attempts - 1
   if (core.cancelRequested) return { to: 'cancelled', attempts, ending, error: null }
   if (core.freeReleases < bounds.freeReleases) return undefined
+  return { to: 'dead', attempts, ending, error: releasedTooOften() }
+}
+
+export function releasedTooOften(): JobError {
   const message = `Released or snoozed ${bounds.freeReleases} times without finishing, which is the most that is allowed.`
-  return { to: 'dead', attempts, ending, error: { name: 'ReleasedTooOften', message } }
+  return { name: 'ReleasedTooOften', message }
 }
 
 /** Keeps only the newest `bounds.attemptsKept` attempts, so that the history of a job that keeps failing stays bounded. */

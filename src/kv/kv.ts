@@ -35,13 +35,13 @@ export class Kv {
 
   /** Returns the new version. */
   async put(key: string, value: unknown, options: { readonly ttl?: Duration } = {}): Promise<number> {
-    const { version } = await this.#land({ as: 'put', ...toPut(key, value, options) })
+    const { version } = await this.#write({ as: 'put', ...toPut(key, value, options) })
     return version as number
   }
 
   /** Returns whether there was an entry to delete. */
   async delete(key: string): Promise<boolean> {
-    const { applied } = await this.#land({ as: 'delete', key: checkKey(key, 'key') })
+    const { applied } = await this.#write({ as: 'delete', key: checkKey(key, 'key') })
     return applied
   }
 
@@ -53,7 +53,7 @@ export class Kv {
     options: { readonly ttl?: Duration } = {},
   ): Promise<{ applied: boolean; version: number | null }> {
     const expected = version === null ? null : checkInteger(version, 'version', 0, Number.MAX_SAFE_INTEGER)
-    return this.#land({ as: 'compareAndSet', version: expected, ...toPut(key, value, options) })
+    return this.#write({ as: 'compareAndSet', version: expected, ...toPut(key, value, options) })
   }
 
   /** Every entry whose key starts with the prefix, by key, a page at a time. */
@@ -67,7 +67,7 @@ export class Kv {
     } while (after !== null)
   }
 
-  async #land(write: KvWrite): Promise<{ applied: boolean; version: number | null }> {
+  async #write(write: KvWrite): Promise<{ applied: boolean; version: number | null }> {
     const answer = await this.#context.write(write)
     if (isRefused(answer)) throw toError(answer)
     return answer

@@ -1,4 +1,4 @@
-// What is said of a job beside its result: a label for what came of it, a warning, what it has cost.
+// Annotations of a job beside its result: an outcome label, a warning, costs.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -26,7 +26,7 @@ export function toAnnotations(options: AnnotationOptions, what: string): Annotat
   })
 }
 
-/** Null where there is nothing to say. */
+/** Null if all of them are empty. */
 export function annotationsOf(annotations: Annotations): Annotations | null {
   const { outcome, warning, costs } = annotations
   return outcome === null && warning === null && costs === null ? null : annotations
@@ -40,7 +40,7 @@ export function toCosts(costs: Costs | undefined): Costs | null {
   return sum.total
 }
 
-/** Amounts as they come, summed up by name. */
+/** Sums amounts by name. */
 export class CostSum {
   readonly #amounts = new Map<string, number>()
 

@@ -1,4 +1,4 @@
-// Claims by hand: sweep if it is time to, look, wait to be woken, look again.
+// Claims without a worker: sweep if a sweep is due, claim, wait to be woken, claim again.
 
 import type { Waiters } from '../client/waiters.ts'
 import { jobError } from '../job/error.ts'
@@ -30,7 +30,7 @@ export interface Wanted {
   readonly signal: AbortSignal | undefined
 }
 
-/** How long a waiter goes without looking, whatever wake-ups say. */
+/** The longest time between two claims of a waiter, even without a wake-up. */
 const backstopMs = 1_000
 
 export class ManualClaims {
@@ -55,7 +55,7 @@ export class ManualClaims {
           // Woken for one queue but served by another: the wake-up goes to the next claim that waits for that queue.
           if (!claimed.some((job) => job.queue === wokenFor)) waiters.passOn(wokenFor)
           wokenFor = null
-          // Woken while it was being served: that wake-up was not for what it got.
+          // Woken during the claim: that wake-up was for other jobs than the ones it got.
           waiters.passOn(waiter.takeWakeUp())
           const leases = await this.#toLeases(claimed, definitions)
           if (leases.length > 0) return leases
@@ -77,7 +77,7 @@ export class ManualClaims {
     return []
   }
 
-  /** Of queues that are named alone, the stored definition says how long a lease is. */
+  /** For queues that are given by name only, the stored definition has the length of the lease. */
   async #claim({ request, leaseMs, definitions }: Wanted): Promise<ClaimedJob[]> {
     const { definitions: stored } = this.#context
     const unknown = byName(definitions)
@@ -94,7 +94,7 @@ export class ManualClaims {
     const deaths: Promise<unknown>[] = []
     for (const job of claimed) {
       try {
-        const definition = stored.obeyed(definitions?.get(job.queue) ?? defineQueue(job.queue))
+        const definition = stored.effective(definitions?.get(job.queue) ?? defineQueue(job.queue))
         const raw = readPayload(job)
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
@@ -110,7 +110,7 @@ export class ManualClaims {
   }
 }
 
-/** Queues whose definition says nothing about how jobs behave; null: all. */
+/** Queues that are given by name only, without settings; null: all. */
 export function byName(definitions: ReadonlyMap<string, AnyDefinition> | null): string[] | null {
   if (definitions === null) return null
   return [...definitions.values()].filter(({ settings }) => settings === null).map(({ name }) => name)

@@ -1,6 +1,5 @@
-// A job in the hand: what `claim` gives, and the ways to give it back. Every way names the fence of this very claim; if
-// the lease was lost (it expired and was rescued, the job was cancelled or requeued) nothing changes and the answer is
-// LEASE_LOST.
+// A lease: a claimed job, and the ways to settle it. Every settlement carries the fence of this claim. If the lease was lost (it
+// expired and the job was rescued, or the job was cancelled or requeued), nothing changes and the answer is LEASE_LOST.
 
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import { backoffMs } from '../job/backoff.ts'
@@ -29,7 +28,7 @@ import type {
 import { type AnnotationOptions, toAnnotations, toCosts } from './annotations.ts'
 import { isPermanent } from './permanent.ts'
 
-/** What a lease needs of the client it came from. */
+/** The part of the client that a lease uses. */
 export interface LeaseContext {
   readonly capabilities: Capabilities
   readonly define: Define
@@ -51,9 +50,9 @@ export interface LeasedJob<Payload> {
   readonly priority: number
   readonly timeoutMs: number
   readonly headers: Readonly<Record<string, string>>
-  /** What the last `holdfast.wake(id, data)` brought; undefined where there was none. */
+  /** The data of the last `holdfast.wake(id, data)`; undefined if there was none. */
   readonly wake: unknown
-  /** The id of the batch that it is an item of; null where it is none. */
+  /** The id of the batch that it is an item of; null: none. */
   readonly batch: string | null
   readonly createdAt: Date
   readonly startedAt: Date
@@ -61,9 +60,9 @@ export interface LeasedJob<Payload> {
 
 export interface Settled {
   readonly state: JobState
-  /** When the job is due again, where it waits. */
+  /** When the job is due again, if it waits. */
   readonly runAt: Date | null
-  /** What became of the follow-up jobs, in their order: created, or skipped as the duplicate of `id`. */
+  /** The follow-up jobs, in their order: each was created, or skipped as the duplicate of `id`. */
   readonly enqueued: readonly Enqueued[]
 }
 
@@ -101,12 +100,12 @@ export class Lease<Payload = unknown, Result = unknown> {
     return new Date(this.#expiresAt)
   }
 
-  /** Somebody asked to cancel this job; known since the last renewal. */
+  /** Whether a cancel of this job was requested, as of the last renewal. */
   get cancelRequested(): boolean {
     return this.#cancelRequested
   }
 
-  /** Holds the job for another while, counted from now: as long as it was claimed for unless given. Costs no attempt. */
+  /** Extends the lease, counted from now; default: the length it was claimed for. Costs no attempt. */
   renew(lease: Duration = this.#leaseMs): Promise<{ expiresAt: Date; cancelRequested: boolean }> {
     return this.#context.run(async () => {
       const leaseMs = toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
@@ -120,8 +119,8 @@ export class Lease<Payload = unknown, Result = unknown> {
   }
 
   /**
-   * Tells how far the work has come, from 0 to 1, and what is going on. Whoever reads the job sees the last of it while this
-   * lease lasts. Neither holds the job for longer nor waits for the disk.
+   * Reports progress from 0 to 1, with an optional message. Reads of the job return the last report while this lease lasts. It
+   * does not extend the lease, and does not wait for the disk.
    */
   progress(value: number, message?: string): Promise<void> {
     return this.#context.run(async () => {
@@ -131,30 +130,30 @@ export class Lease<Payload = unknown, Result = unknown> {
         progress: Math.abs(checkNumber(value, 'progress', 0, 1)), // -0 is 0
         message: message === undefined || message === '' ? null : checkMessage(message),
       })
-      if (answer === 'lost') throw this.#lost('tell of progress in')
+      if (answer === 'lost') throw this.#lost('report progress of')
       if (isRefused(answer)) throw toError(answer)
     })
   }
 
   done(result?: Result, effects?: Effects, annotations: AnnotationOptions = {}): Promise<Settled> {
     return this.#context.run(async () => {
-      const said = toAnnotations(annotations, 'annotations')
+      const noted = toAnnotations(annotations, 'annotations')
       const schema = this.#definition.resultSchema
       if (schema) await validate(schema, result, 'result', this.job.queue)
       const text = result === undefined ? null : encodeJson(result, resultRule)
-      if (text === null && effects === undefined && said === null) return this.#settle(plainlyDone)
+      if (text === null && effects === undefined && noted === null) return this.#settle(plainlyDone)
       return this.#settle({
         as: 'done',
         result: text,
         effects: effects === undefined ? null : await this.#prepare(effects),
-        ...(said !== null && { annotations: said }),
+        ...(noted !== null && { annotations: noted }),
       })
     })
   }
 
   /**
-   * It failed and may be tried again after the queue's backoff, or after `delay`; dead when its attempts are spent, or at
-   * once when the error is `Permanent` or the queue says that it is not `retryable`.
+   * The attempt failed. The job is tried again after the queue's backoff, or after `delay`. It is dead if its attempts are used
+   * up, if the error is `Permanent`, or if the queue's `retryable` returns false.
    */
   retry(error: unknown, options: { readonly delay?: Duration; readonly costs?: Costs } = {}): Promise<Settled> {
     const { delay, ...spent } = options ?? {}
@@ -166,7 +165,7 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
-  /** It failed and no later attempt can succeed. */
+  /** The job failed, and no later attempt can succeed. */
   dead(error: unknown, effects?: Effects, options: { readonly costs?: Costs } = {}): Promise<Settled> {
     return this.#context.run(async () => {
       checkOptions(options, 'dead options', ['costs'])
@@ -180,17 +179,17 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
-  /** Gives it back to the front of its queue without costing an attempt. */
+  /** Returns the job to the front of its queue. Costs no attempt. */
   release(): Promise<Settled> {
     return this.#context.run(() => this.#settle({ as: 'release' }))
   }
 
-  /** Puts it off without costing an attempt. */
+  /** Releases the job until a later time. Costs no attempt. */
   snooze(delay: Duration): Promise<Settled> {
     return this.#context.run(async () => this.#settle({ as: 'snooze', delayMs: toMs(delay, 'snooze') }))
   }
 
-  /** Confirms a requested cancel, or gives up the job for good. */
+  /** Confirms a requested cancel, or cancels the job. */
   cancelled(effects?: Effects): Promise<Settled> {
     return this.#context.run(async () => {
       return this.#settle({ as: 'cancelled', effects: effects === undefined ? null : await this.#prepare(effects) })
@@ -207,7 +206,7 @@ export class Lease<Payload = unknown, Result = unknown> {
     return backoffMs(this.#definition.backoff, this.job.attempt, this.#context.random())
   }
 
-  /** Effects that cannot even be prepared fail their job, as those do that fail in the store. */
+  /** If effects cannot be prepared, the job fails, as it does if they fail in the store. */
   async #prepare(effects: Effects): Promise<EffectSet | null> {
     try {
       return await prepareEffects(effects, this.#context.capabilities, this.#context.define)

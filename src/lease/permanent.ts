@@ -7,7 +7,10 @@ interface PermanentOptions extends ErrorOptions {
   readonly prepared?: EffectSet | null
 }
 
-/** An error that no later attempt can mend: the job is dead at once, whatever attempts it has left, with these effects. */
+/** Known by every copy of this package: a bundled handler module has a copy of its own. */
+const mark = Symbol.for('holdfast.Permanent')
+
+/** An error that no later attempt can avoid: the job is dead at once, whatever attempts it has left, with these effects. */
 export class Permanent extends Error {
   readonly effects: Effects | undefined
   readonly prepared: EffectSet | null
@@ -17,13 +20,14 @@ export class Permanent extends Error {
     this.name = 'Permanent'
     this.effects = options.effects
     this.prepared = options.prepared ?? null
+    Object.defineProperty(this, mark, { value: true })
   }
 }
 
-/** Anything can be thrown, also what will not be looked at. */
+/** Any value can be thrown, also a proxy that throws when it is inspected. */
 export function isPermanent(error: unknown): error is Permanent {
   try {
-    return error instanceof Permanent
+    return error instanceof Error && Reflect.has(error, mark)
   } catch {
     return false
   }

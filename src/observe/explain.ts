@@ -79,7 +79,7 @@ export function explain(blockers: JobBlockers, workers: readonly WorkerInfo[]): 
   const { id, queue, state } = blockers.job
   const serving = workers.filter(({ queues }) => queues === null || queues.includes(queue))
   const reasons = [ended, running, scheduled, pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit]
-  const reason = reasons.reduce<Reason | null>((found, look) => found ?? look(blockers), null)
+  const reason = reasons.reduce<Reason | null>((found, reasonOf) => found ?? reasonOf(blockers), null)
   return { id, queue, state, ...(reason ?? waiting(blockers, serving)) }
 }
 

@@ -7,7 +7,7 @@ export interface FloodGuardOptions {
   /** The most lines of one kind in a second. */
   readonly perSecond: number
   /** Called when a second is over, for each kind of which lines were held back. */
-  readonly tell: (level: LogLevel, kind: string, held: number) => void
+  readonly report: (level: LogLevel, kind: string, held: number) => void
 }
 
 export class FloodGuard {
@@ -36,7 +36,7 @@ export class FloodGuard {
     this.#counts.clear()
     for (const [kind, { level, lines }] of counts) {
       const held = lines - this.#options.perSecond
-      if (held > 0) this.#options.tell(level, kind, held)
+      if (held > 0) this.#options.report(level, kind, held)
     }
   }
 }

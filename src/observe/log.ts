@@ -2,8 +2,8 @@
 
 import type { EventName, Events, HoldfastEvents } from '../events.ts'
 import { FloodGuard } from './flood-guard.ts'
+import { sayMore, wording } from './log-sentences.ts'
 import { checkLogger, type Logger, type LogLevel, type LogSink, sinkOf } from './logger.ts'
-import { sayMore, wording } from './wording.ts'
 
 /** The most lines of one kind in a second. */
 const linesPerSecond = 10
@@ -40,7 +40,7 @@ class Log {
     this.#sink = sink
     this.#guard = new FloodGuard({
       perSecond: linesPerSecond,
-      tell: (level, kind, held) => this.#tellMore(level, kind, held),
+      report: (level, kind, held) => this.#logMore(level, kind, held),
     })
   }
 
@@ -62,7 +62,7 @@ class Log {
   }
 
   /** Called by a timer, where an error of the logger would be uncaught. */
-  #tellMore(level: LogLevel, kind: string, held: number): void {
+  #logMore(level: LogLevel, kind: string, held: number): void {
     const { message, facts } = sayMore(kind, held)
     try {
       this.#sink.write(level, message, facts)

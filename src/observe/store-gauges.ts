@@ -34,7 +34,7 @@ export class StoreGauges {
   readonly #store: AskedStore
   readonly #queueNames: Bounded
   readonly #scheduleNames: Bounded
-  #looked: Promise<void> | null = null
+  #reading: Promise<void> | null = null
   #freshUntil = 0
 
   constructor(
@@ -50,15 +50,15 @@ export class StoreGauges {
 
   /** One read for all concurrent callers. */
   refresh(): Promise<void> {
-    if (this.#looked && performance.now() < this.#freshUntil) return this.#looked
+    if (this.#reading && performance.now() < this.#freshUntil) return this.#reading
     this.#freshUntil = Number.POSITIVE_INFINITY
-    this.#looked = this.#look().finally(() => {
+    this.#reading = this.#read().finally(() => {
       this.#freshUntil = performance.now() + freshMs
     })
-    return this.#looked
+    return this.#reading
   }
 
-  async #look(): Promise<void> {
+  async #read(): Promise<void> {
     const asked = await answerOf(() => Promise.all([this.#store.queues(), this.#store.schedules?.() ?? []]))
     const [queues, schedules] = asked ?? [[], []]
     this.#instruments.store_up.set(asked === null ? 0 : 1)

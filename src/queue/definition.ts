@@ -1,5 +1,5 @@
-// A queue's definition: a name, the schemas of what goes in and comes out, and how its jobs behave. It needs no
-// connection, so that producer and worker can share it.
+// A queue's definition: a name, the schemas of payload and result, and how its jobs behave. It needs no connection, so producer
+// and worker can share it.
 
 import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { HoldfastError } from '../errors.ts'
@@ -18,26 +18,28 @@ export interface BackoffOptions {
   readonly jitter?: number
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: whatever the payload is, unless somebody says
+// biome-ignore lint/suspicious/noExplicitAny: the payload has any type unless given
 export interface BehaviourOptions<Payload = any> {
   /** How often a job may be claimed before a failure makes it dead. */
   readonly attempts?: number
   readonly backoff?: BackoffOptions
-  /** How long a claim holds a job unless it is renewed. */
+  /** How long a lease lasts unless it is renewed. */
   readonly lease?: Duration
   /** How long one run may take. */
   readonly timeout?: Duration
-  /** Of jobs that are enqueued without one: 0 (first) to 9; 5 unless given. */
+  /** The priority of jobs that are enqueued without one: 0 (first) to 9; default 5. */
   readonly priority?: number
-  /** How long finished jobs stay readable: 0 keeps nothing, Infinity keeps them for ever. Cancelled counts as done. */
+  /** How long finished jobs stay readable: 0 keeps nothing, Infinity keeps them forever. Cancelled counts as done. */
   readonly retain?: { readonly done?: Duration; readonly dead?: Duration }
-  /** Whether a failed attempt may be followed by another; false is dead at once. Every error may, unless it is `Permanent`. */
+  /**
+   * Whether a failed attempt may be followed by another; false: the job is dead at once. Default: yes, unless it is `Permanent`.
+   */
   readonly retryable?: (error: unknown) => boolean
-  /** Every death in this queue enqueues a `DeathNotice` there, in the same transaction. */
+  /** Every death in this queue enqueues a `DeathNotice` in that one, in the same transaction. */
   readonly onDead?: { readonly queue: string | { readonly name: string } }
   /**
-   * How many jobs may run at once, or start within a time, in all processes together: of the whole queue, of each key that
-   * the payload has, or (an array) one of each. Left out, limits stay as they are stored; `null` takes them away.
+   * How many jobs may run at once, or start within a time, in all processes together: of the whole queue, of each limit key, or
+   * (an array) one of each. If left out, the stored limits stay; `null` removes them.
    */
   readonly limit?: LimitOption<Payload> | null
 }
@@ -48,7 +50,7 @@ export interface SchemaOptions<Payload extends StandardSchemaV1, Result extends 
   readonly result?: Result
 }
 
-/** In: what enqueue takes. Out: what the handler gets. The same pair for the result. */
+/** In: the type that enqueue takes. Out: the type that the handler gets. The same pair for the result. */
 export interface QueueDefinition<In = unknown, Out = unknown, ResultIn = unknown, ResultOut = unknown> {
   readonly name: string
   readonly payloadSchema: StandardSchemaV1<In, Out> | null
@@ -59,11 +61,11 @@ export interface QueueDefinition<In = unknown, Out = unknown, ResultIn = unknown
   readonly timeoutMs: number
   readonly priority: number
   readonly retryable: ((error: unknown) => boolean) | null
-  /** The function that says which limit key a payload has; null: the store finds it, by a path or not at all. */
+  /** The function that returns the limit key of a payload; null: the store finds the key by a path, or there is none. */
   readonly keyOf: KeyOf<In>['keyOf'] | null
-  /** The property of its payload that gets the facts of a batch's completion; the payload itself unless given. */
+  /** The property of its payload that gets the facts of a batch's completion; default: the payload itself. */
   readonly factsInto?: string
-  /** What is stored; null: the definition says nothing about how jobs behave, and obeys what is stored. */
+  /** The settings to store; null: the definition is a name only, and the stored settings apply. */
   readonly settings: QueueSettings | null
 }
 
@@ -80,7 +82,7 @@ export function defineQueue<
   name: string,
   options?: SchemaOptions<Payload, Result>,
 ): QueueDefinition<Input<Payload>, Output<Payload>, Input<Result>, Output<Result>>
-/** Without schemas the types are your promise; nothing is checked but that the payload survives JSON. */
+/** Without schemas the types are not checked; only that the payload can be written as JSON. */
 export function defineQueue<Payload, Result = unknown>(
   name: string,
   options?: BehaviourOptions<Payload>,
@@ -111,24 +113,24 @@ export function defineQueue(
   }
 }
 
-/** A definition that says one of these is stored, whole. */
+/** A definition that has one of these options is stored as a whole. */
 const storedNames = ['attempts', 'backoff', 'lease', 'timeout', 'priority', 'retain', 'onDead', 'limit'] as const
 
 const optionNames = [...storedNames, ...(['retryable', 'payload', 'result'] as const)]
 
-/** Made by `defineQueue`, if perhaps by another copy of this module. */
+/** Whether `defineQueue` made it, perhaps in another copy of this module. */
 export function isDefinition(value: unknown): value is AnyDefinition {
   if (typeof value !== 'object' || value === null || !('payloadSchema' in value)) return false
   const { name, attempts, leaseMs, timeoutMs } = value as Partial<AnyDefinition>
   return typeof name === 'string' && [attempts, leaseMs, timeoutMs].every(Number.isFinite)
 }
 
-/** A definition as it is; of anything else a name is made one. */
+/** Returns a definition unchanged; makes one from a name. */
 export function toDefinition(queue: string | AnyDefinition): AnyDefinition {
   return isDefinition(queue) ? queue : defineQueue(queue as string)
 }
 
-/** By the queue's own policy. One that fails decides nothing. */
+/** Applies the queue's `retryable`. If it throws, the error counts as retryable. */
 export function isRetryable({ retryable }: AnyDefinition, error: unknown): boolean {
   try {
     return retryable?.(error) !== false
@@ -173,7 +175,7 @@ function toSettings(
   if (storedNames.every((each) => options[each] === undefined)) return null
   const { retain, onDead } = options
   if (retain !== undefined) checkOptions(retain, 'retain', ['done', 'dead'])
-  const target = onDead === undefined ? undefined : toldQueue(onDead)
+  const target = onDead === undefined ? undefined : onDeadQueue(onDead)
   if (target === name) {
     throw new HoldfastError('INVALID_OPTION', `onDead of queue ${name} names the queue itself; name another queue.`, {
       name,
@@ -189,7 +191,7 @@ function toSettings(
   }
 }
 
-function toldQueue(onDead: NonNullable<BehaviourOptions['onDead']>): string {
+function onDeadQueue(onDead: NonNullable<BehaviourOptions['onDead']>): string {
   checkOptions(onDead, 'onDead', ['queue'])
   const { queue } = onDead
   return checkQueueName(typeof queue === 'object' && queue !== null ? queue.name : queue)

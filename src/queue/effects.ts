@@ -1,4 +1,4 @@
-// Effects as a caller writes them, and how they become what a store applies.
+// Effects as the caller writes them, and their conversion to the `EffectSet` that a store applies.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -28,7 +28,7 @@ export interface Effects {
   readonly sql?: readonly SqlStatement[]
 }
 
-/** Stores what the definition of a follow-up's queue says; undefined: there is nothing to store, or it is stored. */
+/** Stores the definition of a follow-up's queue; undefined: there is nothing to store, or it is stored. */
 export type Define = (definition: AnyDefinition) => Promise<unknown> | undefined
 
 /** Without `define` the store may not know the queues of follow-ups yet. */
@@ -62,7 +62,7 @@ export async function prepareEffects(
   return set
 }
 
-/** Effects that were prepared without knowing the store. */
+/** For effects that were prepared without knowledge of the store. */
 export function requireCapable(effects: EffectSet, capabilities: Capabilities): EffectSet {
   if (effects.sql.length > 0) requireSql(capabilities)
   return effects
@@ -142,7 +142,7 @@ async function toNewJob(followUp: FollowUp, define: Define | undefined): Promise
   return (await isStored(definition, define)) ? job : asDefined(job, definition)
 }
 
-/** A definition that cannot be stored now keeps no job from being settled. */
+/** A job is settled even if the definition of a follow-up's queue cannot be stored now. */
 async function isStored(definition: AnyDefinition, define: Define | undefined): Promise<boolean> {
   if (definition.settings === null) return true
   if (!define) return false
@@ -154,7 +154,7 @@ async function isStored(definition: AnyDefinition, define: Define | undefined): 
   }
 }
 
-/** With what the definition says in place of what the follow-up does not state, for a store that may not know it. */
+/** Fills in the options that the follow-up does not set, because the store may not have the definition. */
 function asDefined(job: NewJob, { priority, attempts, settings }: AnyDefinition): NewJob {
   return {
     ...job,

@@ -1,5 +1,5 @@
-// Jobs on their way to the store: grouped with what meets them, or as part of a caller's own transaction. The store knows a
-// queue's settings before it knows its first job.
+// Sends jobs to the store: grouped with other enqueues, or as part of the caller's own transaction. The settings of a queue are
+// stored before its first job.
 
 import { adapterHint } from '../adapters/hint.ts'
 import { connectionLater, connectionOf } from '../adapters/transaction.ts'
@@ -43,9 +43,9 @@ interface Defined {
 export class Enqueues {
   readonly #context: EnqueuesContext
   readonly #group: Group<EnqueueRequest, EnqueueAnswer>
-  /** By what it says: each definition is defined once by this process, whatever others define later. */
+  /** By the text of its settings: this process stores each definition once, whatever other processes store later. */
   readonly #defined = new Map<string, Defined>()
-  /** The same by the definition itself, which saves the text. */
+  /** The same by the settings object, which avoids making the text. */
   readonly #known = new WeakMap<QueueSettings, Defined>()
 
   constructor(context: EnqueuesContext) {
@@ -63,7 +63,8 @@ export class Enqueues {
     const answer = await (tx === undefined ? this.#group.add({ jobs }) : this.#enqueueIn(tx, { jobs }, definition))
     if (isRefused(answer)) throw toError(answer)
     for (const { delayMs } of jobs) if (delayMs > 0) this.#context.sweeper.expect(delayMs)
-    if (tx === undefined && this.#context.events.hasListener('job.enqueued')) this.#tell(definition.name, answer)
+    if (tx === undefined && this.#context.events.hasListener('job.enqueued'))
+      this.#emitEnqueued(definition.name, answer)
     return answer
   }
 
@@ -82,19 +83,19 @@ export class Enqueues {
     const taken = request.jobs.slice(request.jobs.length - enqueued.length)
     for (const { delayMs } of taken) if (delayMs > 0) sweeper.expect(delayMs)
     if (events.hasListener('job.enqueued')) {
-      for (const [i, { queue }] of taken.entries()) this.#tell(queue, enqueued.slice(i, i + 1))
+      for (const [i, { queue }] of taken.entries()) this.#emitEnqueued(queue, enqueued.slice(i, i + 1))
     }
     return answer
   }
 
-  /** The caller may commit before it awaits the answer, so nothing must be awaited here either. */
+  /** Whether the enqueue must complete without awaiting: the caller may commit before it awaits the answer. */
   takesAtOnce(tx: unknown): boolean {
     const { capabilities, enqueueSync } = this.#context.store
     const isStores = tx !== undefined && capabilities.callerTransaction && enqueueSync !== undefined
     return isStores && connectionLater(tx) === null
   }
 
-  /** Makes sure that the store knows what this definition asks of it, once per definition. */
+  /** Stores the settings of this definition, once. */
   define({ settings }: AnyDefinition): Promise<void> | undefined {
     if (settings === null) return undefined
     const known = this.#known.get(settings)
@@ -119,10 +120,10 @@ export class Enqueues {
   }
 
   #store(settings: QueueSettings): Defined {
-    return { stored: this.#storeAndTell(settings), isStored: false }
+    return { stored: this.#storeAndEmit(settings), isStored: false }
   }
 
-  async #storeAndTell(settings: QueueSettings): Promise<void> {
+  async #storeAndEmit(settings: QueueSettings): Promise<void> {
     const { store, events, definitions } = this.#context
     const [defined] = await store.define([settings])
     definitions.forget(settings.name)
@@ -131,13 +132,13 @@ export class Enqueues {
     events.emit('queue.redefined', { queue, from, to, changes })
   }
 
-  /** This process has stored it outside of callers' transactions. */
+  /** Whether this process has stored it outside of callers' transactions. */
   #isStored(settings: QueueSettings): boolean {
     const defined = this.#known.get(settings) ?? this.#defined.get(settingsText(settings))
     return defined?.isStored === true
   }
 
-  /** Null: the store has it. It is on its way to the store, over a connection that callers' transactions may keep it waiting for. */
+  /** Null: it is stored. Otherwise it is being stored, over a connection that may have to wait for callers' transactions. */
   #unstored(definition: AnyDefinition): UnstoredDefinition | null {
     const { settings } = definition
     const stored = this.define(definition)
@@ -169,7 +170,7 @@ export class Enqueues {
     return connectionLater(tx)?.().then(enqueueOn) ?? enqueueOn(connectionOf(tx))
   }
 
-  /** Whoever waits for these jobs sets out right behind them, and does not wait for the answer first. */
+  /** Claims that wait for these jobs are sent right after the enqueue, before its answer. */
   async #flush(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
     const { store, waiters } = this.#context
     const answered = store.enqueue(requests)
@@ -187,8 +188,8 @@ export class Enqueues {
     }
   }
 
-  /** What is part of a caller's transaction may yet be rolled back, and is not told of. */
-  #tell(queue: string, enqueued: readonly Enqueued[]): void {
+  /** Not for jobs of a caller's transaction: it may be rolled back. */
+  #emitEnqueued(queue: string, enqueued: readonly Enqueued[]): void {
     for (const { id, status } of enqueued) this.#context.events.emit('job.enqueued', { id, queue, status })
   }
 }

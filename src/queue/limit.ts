@@ -1,4 +1,4 @@
-// Limits as a caller writes them: of a whole queue, of all jobs that share a key, or one of each.
+// Limits as the caller writes them: of a whole queue, of the jobs that share a limit key, or one of each.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -8,19 +8,19 @@ import type { Limit, LimitSettings, Rate } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 
 export interface RateOptions {
-  /** How many may start … */
+  /** How many jobs may start within any time span of the length `per`. */
   readonly count: number
-  /** … within any stretch of time that long. */
   readonly per: Duration
 }
 
-/** `undefined` and `null`: this job has no key, and is not limited by one. */
+/** `undefined` and `null`: this job has no key, so no limit of keys applies to it. */
 export type LimitKey = string | number | null | undefined
 
 export interface LimitOptions<Payload = unknown> {
   /**
-   * What the payload is limited by, such as its tenant: each key has the limit for itself. Without it, the whole queue has. A
-   * path into the payload (`'customer.id'`) is stored, and every producer obeys it; a function is known to this code alone.
+   * The limit key of a payload, such as its tenant: each key has a limit of its own. Without it, the limit is one of the whole
+   * queue. A path into the payload (`'customer.id'`) is stored and applies to every producer. A function is known to this process
+   * only.
    */
   readonly key?: KeyOption<Payload>
   /** How many may run at once, in all processes together. */
@@ -45,7 +45,7 @@ export interface Limits extends LimitSettings {
 
 const none: Limits = { limit: null, keyLimit: null, key: null, keyOf: null }
 
-/** `null` says that there is no limit any more; `undefined` says nothing. */
+/** `null` removes limits; `undefined` leaves them unchanged. */
 export function toLimits(option: LimitOption | null | undefined): Limits {
   if (option === undefined || option === null) return none
   const given = Array.isArray(option) ? Array.from(option as readonly LimitOptions[]) : [option as LimitOptions]
@@ -61,13 +61,13 @@ function and(limits: Limits, options: LimitOptions): Limits {
   return { ...limits, keyLimit: limit, key: rule, keyOf: typeof key === 'string' ? null : key }
 }
 
-/** A field that is left out stays as it is; null: no limit at all. What `queues()` says of a limit fits, too. */
+/** A field that is left out keeps its value; null: no limit. A limit as `queues()` returns it is accepted too. */
 export interface LimitOverrideFields {
   readonly concurrency?: number | null
   readonly rate?: RateOptions | Rate | null
 }
 
-/** What an operator says instead of the definition, field by field. */
+/** Limits that an operator sets over those of the definition, field by field. */
 export interface LimitOverrideOptions {
   /** Of the whole queue; null: no limit at all. */
   readonly limit?: LimitOverrideFields | null
@@ -109,7 +109,7 @@ function perWindow({ windowMs, ...rest }: Rate): RateOptions {
   return { ...rest, per: windowMs }
 }
 
-/** The key that an enqueue states. */
+/** The limit key of an enqueue that sets it explicitly. */
 export function statedKey(key: string | number | null): string | null {
   if (key === null) return null
   if (typeof key === 'string') return checkKey(key, 'limitKey')
@@ -118,7 +118,7 @@ export function statedKey(key: string | number | null): string | null {
   throw invalid('limitKey', `limitKey is a text, an integer, or null for a job without a key; got ${show(key)}.`)
 }
 
-/** The key of a job, or a typed error for its enqueue alone. */
+/** The limit key of a job. A bad key is an error of that enqueue only. */
 export function limitKeyOf(queue: string, keyOf: KeyOf['keyOf'] | null | undefined, payload: unknown): string | null {
   if (!keyOf) return null
   const key = called(queue, keyOf, payload)

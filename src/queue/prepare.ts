@@ -1,4 +1,4 @@
-// From what a caller says to what a store takes: names checked, options bounded, payload validated and encoded.
+// Converts an enqueue of the caller to a `NewJob` of the store: names checked, options bounded, payload validated and encoded.
 
 import { createHash } from 'node:crypto'
 import type { StandardSchemaV1 } from '@standard-schema/spec'
@@ -16,11 +16,11 @@ import { limitKeyOf, statedKey } from './limit.ts'
 export interface DedupOptions {
   readonly key: string
   /**
-   * How long the key is taken: `'live'` (default) until the job has ended, `'waiting'` until it is first claimed,
-   * `{ window }` for that long from the enqueue, whatever becomes of the job.
+   * How long the key is in use: `'live'` (default) until the job has ended, `'waiting'` until it is first claimed, `{ window }`
+   * for that time from the enqueue, even if the job ends earlier.
    */
   readonly scope?: 'live' | 'waiting' | { readonly window: Duration }
-  /** A holder that still waits takes over this payload and time (debounce). */
+  /** If the holder of the key still waits, it gets this payload and time (debounce). */
   readonly replace?: boolean
 }
 
@@ -31,17 +31,17 @@ export interface EnqueueOptions {
   readonly runAt?: Date | number
   /** A job not started by then is cancelled. */
   readonly startBefore?: Date | number
-  /** 0 (first) to 9; what the queue's definition says unless given. */
+  /** 0 (first) to 9; default: that of the queue's definition. */
   readonly priority?: number
   readonly attempts?: number
   readonly timeout?: Duration
   /**
-   * What the job shares a limit by; found by the queue's definition unless given. `null`: knowingly no key, so that no limit
-   * of keys holds for it. Where the key is a function that this process does not have, it must be given.
+   * Jobs of a queue with the same key share a limit. Default: the key that the queue's definition finds. `null`: explicitly no
+   * key, so no limit of keys applies. It is required if the key is a function that this process does not have.
    */
   readonly limitKey?: string | number | null
   readonly dedup?: DedupOptions
-  /** The same key with the same payload answers with the first job; with another payload it is refused. */
+  /** An enqueue with the same key and payload answers with the first job; with another payload it is refused. */
   readonly idempotencyKey?: string
   readonly headers?: Readonly<Record<string, string>>
   /** Your own open database transaction to enqueue in, on stores that can. A pool has none. */
@@ -134,7 +134,7 @@ function flatJson(entries: readonly (readonly [string, unknown])[]): string | un
   return JSON.stringify(Object.fromEntries(entries))
 }
 
-/** Each may be as large as it may be alone; together they must fit the message that carries them. */
+/** Each value has its own bound. All of them together must fit the message that carries them. */
 export function checkChars(chars: number, what: string): void {
   if (chars <= bounds.requestChars) return
   throw new HoldfastError(
@@ -148,7 +148,7 @@ function hash(text: string): string {
   return createHash('sha256').update(canonicalJson(text)).digest('base64url')
 }
 
-/** The schema's output, or INVALID_PAYLOAD with its issues. A promise only where the schema needs one. */
+/** The schema's output, or INVALID_PAYLOAD with its issues. A promise only if the schema is asynchronous. */
 export function validate(
   schema: StandardSchemaV1,
   value: unknown,
@@ -177,12 +177,12 @@ function outputOf(answer: StandardSchemaV1.Result<unknown>, what: string, queue:
   )
 }
 
-/** What was enqueued, as it was stored. */
+/** The stored payload, parsed. */
 export function readPayload({ payload }: { readonly payload: string }): unknown {
   try {
     return parseJson(payload)
   } catch (cause) {
-    const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed behind Holdfast's back.`
+    const message = `The stored payload is not JSON (${(cause as Error).message}). It was changed outside of Holdfast.`
     throw new HoldfastError('INVALID_PAYLOAD', message, {}, { cause })
   }
 }

@@ -12,24 +12,24 @@ import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
 export type Entry<Payload> = EnqueueOptions & { readonly payload: Payload }
 
 export interface ClaimOptions {
-  /** The most jobs to take; 1 unless given. */
+  /** The most jobs to claim; default 1. */
   readonly max?: number
-  /** How long to hold them; the shortest lease of the queues unless given. */
+  /** How long the leases last; default: the shortest lease of the queues. */
   readonly lease?: Duration
-  /** How long to wait for the first job when there is none. */
+  /** How long to wait for the first job if none is ready. */
   readonly wait?: Duration
-  /** Who is taking them, for the history. */
+  /** The name of the claimer, for the history. */
   readonly worker?: string
-  /** Ends the wait early, with nothing. */
+  /** Ends the wait early, without a job. */
   readonly signal?: AbortSignal
 }
 
-/** What a queue needs of the client it came from. */
+/** The part of the client that a queue uses. */
 export interface QueueContext {
   /** Runs a call that `close` waits for, or refuses it with CLOSED. */
   run<T>(action: () => Promise<T>): Promise<T>
   enqueue(definition: QueueDefinition, jobs: readonly NewJob[], tx: unknown): Promise<readonly Enqueued[]>
-  /** Whether anything may be awaited before an enqueue in this transaction. */
+  /** Whether an enqueue in this transaction may await something first. */
   mayWaitBefore(tx: unknown): boolean
   claim(definition: QueueDefinition, options: ClaimOptions): Promise<Lease[]>
 }
@@ -48,7 +48,7 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
     return this.definition.name
   }
 
-  /** Once this has resolved the job is on disk. Says whether it was created or is the duplicate of job `id`. */
+  /** When this resolves, the job is on disk. The answer says whether it was created or is the duplicate of job `id`. */
   enqueue(payload: Payload, options: EnqueueOptions = {}): Promise<Enqueued> {
     return this.#context.run(async () => {
       const prepared = prepareJob(this.definition, payload, options)
@@ -91,10 +91,10 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
     return this.#context.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
   }
 
-  /** A job whose schema had to be waited for. By then a caller's transaction may be over, so there it is refused. */
+  /** For an asynchronous schema. A caller's transaction may have ended before it answers, so such an enqueue is refused. */
   #late(prepared: Promise<NewJob>, tx: unknown): Promise<NewJob> {
     if (this.#context.mayWaitBefore(tx)) return prepared
-    prepared.catch(() => undefined) // whatever the schema says, the answer is given
+    prepared.catch(() => undefined) // the enqueue is refused whatever the schema answers
     throw new HoldfastError(
       'UNSUPPORTED',
       `The payload schema of queue ${this.name} is asynchronous, and on this store an enqueue with tx cannot wait for it. Validate before your transaction, or leave out tx.`,
@@ -103,7 +103,7 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
   }
 }
 
-/** All of them go where one of them goes. */
+/** If one entry names a transaction, all of them are part of it. */
 function oneTransaction(entries: readonly EnqueueOptions[]): unknown {
   const [tx, another] = new Set(entries.map((entry) => entry?.tx).filter((each) => each !== undefined))
   if (another === undefined) return tx
@@ -122,7 +122,7 @@ function checkCount(entries: readonly unknown[]): void {
   )
 }
 
-/** Says which job of a list was refused; null: the store has said so. */
+/** Adds the index of the refused job to the error; null: the store has added it. */
 function ofJob(at: number | null): (error: unknown) => never {
   return (error) => {
     const index = at ?? (isHoldfastError(error) ? error.facts['index'] : undefined)

@@ -1,4 +1,4 @@
-// A statement as a caller writes it, or as a query builder hands it out: each has its own words for text and values.
+// A statement as the caller writes it, or as a query builder returns it: each builder has its own names for text and values.
 
 import { HoldfastError } from '../errors.ts'
 import { checkOptions } from '../job/names.ts'
@@ -34,13 +34,13 @@ interface Built {
   readonly toNative?: unknown
 }
 
-/** Builders add more, each its own, which is let pass. */
+/** Builders add other fields, which are ignored. */
 function isBuilt(statement: SqlStatement): statement is SqlStatement & Built {
   return typeof statement === 'object' && statement !== null && 'sql' in statement && !('text' in statement)
 }
 
 function wordsOf(statement: Built): Words {
-  // Knex has placeholders of its own until it is asked for those of the database.
+  // Knex uses its own placeholders; `toNative()` returns those of the database.
   const { sql, params, parameters, bindings } =
     typeof statement.toNative === 'function' ? (statement.toNative() as Built) : statement
   return { text: sql, values: params ?? parameters ?? bindings }

@@ -1,6 +1,6 @@
-// Stored definitions, for those who serve a queue by its name: they are read before a claim and remembered for a few seconds,
-// because lease, timeout and backoff must be known before a job is claimed or fails. Producers never ask here: what a job does not
-// state is filled in by the store.
+// Stored definitions, for workers and claims that name a queue without a definition. They are read before a claim and cached for
+// a few seconds, because lease, timeout and backoff must be known before a job is claimed or fails. Producers do not need them:
+// the store fills in what a job does not set.
 
 import { createHash } from 'node:crypto'
 import type { QueueSettings } from '../job/record.ts'
@@ -9,8 +9,8 @@ import type { Timers } from '../runtime/clock.ts'
 import type { DefinitionRecord, Store } from '../store/store.ts'
 import type { AnyDefinition } from './definition.ts'
 
-/** How long after a change in another process workers by name may go on by what was stored before. */
-const rememberedMs = 5_000
+/** How long a worker by name may use the old definition after another process has changed it. */
+const cachedMs = 5_000
 
 /** What workers and claims by name need of a definition. */
 type Behaviour = Pick<AnyDefinition, 'attempts' | 'backoff' | 'leaseMs' | 'timeoutMs' | 'priority'>
@@ -21,10 +21,10 @@ export class Definitions {
   readonly #known = new Map<string, DefinitionRecord>()
   /** When a queue, or all of them, were read last. */
   readonly #readAt = new Map<string | null, number>()
-  /** What definitions that say nothing were made into, until something else is stored. */
-  readonly #obeying = new WeakMap<
+  /** Definitions by name, completed by the stored settings. Valid until the stored record changes. */
+  readonly #completed = new WeakMap<
     AnyDefinition,
-    { readonly record: DefinitionRecord; readonly obeyed: AnyDefinition }
+    { readonly record: DefinitionRecord; readonly completed: AnyDefinition }
   >()
 
   constructor(store: Pick<Store, 'definitions'>, timers: Timers) {
@@ -32,9 +32,9 @@ export class Definitions {
     this.#timers = timers
   }
 
-  /** Makes sure that what is known of these queues (null: of all) is no older than a few seconds; undefined: it is not. */
+  /** Reads the definitions of these queues (null: of all) if the cached ones are too old; undefined: they are not. */
   refresh(queues: readonly string[] | null): Promise<void> | undefined {
-    const from = this.#timers.now() - rememberedMs
+    const from = this.#timers.now() - cachedMs
     const isFresh = (name: string | null) => (this.#readAt.get(name) ?? Number.NEGATIVE_INFINITY) > from
     if (isFresh(null) || queues?.every(isFresh)) return undefined
     return this.#read(queues)
@@ -46,28 +46,28 @@ export class Definitions {
     return unknown.length === 0 ? undefined : this.#read([...new Set(unknown)])
   }
 
-  /** It was defined by this process just now. */
+  /** This process has just defined the queue, so its definition is read again. */
   forget(queue: string): void {
     this.#readAt.delete(queue)
     this.#readAt.delete(null)
   }
 
-  /** One that says how jobs behave as it is; any other with what is stored. */
-  obeyed(definition: AnyDefinition): AnyDefinition {
+  /** The definition in force: one with settings unchanged, any other with the stored settings. */
+  effective(definition: AnyDefinition): AnyDefinition {
     if (definition.settings !== null) return definition
     const record = this.#known.get(definition.name)
     if (record === undefined) return definition
-    const known = this.#obeying.get(definition)
-    if (known?.record === record) return known.obeyed
-    const obeyed = { ...definition, ...behaviourOf(record) }
-    this.#obeying.set(definition, { record, obeyed })
-    return obeyed
+    const known = this.#completed.get(definition)
+    if (known?.record === record) return known.completed
+    const completed = { ...definition, ...behaviourOf(record) }
+    this.#completed.set(definition, { record, completed })
+    return completed
   }
 
   /** Of these queues, or of all that there are. */
   shortestLeaseMs(definitions: Iterable<AnyDefinition> | null): number {
     const leases = definitions
-      ? Array.from(definitions, (definition) => this.obeyed(definition).leaseMs)
+      ? Array.from(definitions, (definition) => this.effective(definition).leaseMs)
       : [...this.#known.values()].map(({ definition }) => definition.leaseMs)
     return leases.length === 0 ? undefinedQueue.leaseMs : Math.min(...leases)
   }
@@ -82,8 +82,8 @@ export class Definitions {
   }
 
   /**
-   * The same object while nothing changes, so that what was made of it can be kept. A database that was set back counts versions
-   * again, so what the definition says is compared, too.
+   * Keeps the same object while nothing changes, so that completed definitions stay valid. A restored database may use versions
+   * again, so the text of the definition is compared too.
    */
   #keep(record: DefinitionRecord): void {
     const known = this.#known.get(record.queue)
@@ -100,12 +100,12 @@ function behaviourOf({ definition }: DefinitionRecord): Behaviour {
   return { attempts, backoff, leaseMs, timeoutMs, priority }
 }
 
-/** Short, and the same for the same definition: what a worker says of itself, to be compared with what is stored. */
+/** A short digest of a definition. A worker publishes it, to be compared with the stored definition. */
 export function settingsDigest(settings: QueueSettings): string {
   return digestOf(redefined(null, settings), settings.limits !== null)
 }
 
-/** Whether a worker that says this of its definition has the one that is stored. */
+/** Whether a worker with this digest has the stored definition. */
 export function isDigestOf(digest: string, stored: StoredDefinition): boolean {
   return digest === digestOf(stored, true) || digest === digestOf(stored, false)
 }

@@ -1,13 +1,13 @@
 // The slots of a cron expression. A slot is a moment in UTC. The expression is evaluated on a wall clock of the time zone.
 //
-// WHEN THAT CLOCK IS MOVED. An expression for all hours (`*/30 * * * *`) keeps firing through both changes. An expression that names
-// hours, be it one, a list, a range or steps, follows the wall:
+// WHEN THAT CLOCK IS MOVED. An expression for all hours (`*/30 * * * *`) keeps firing through both changes. An expression that
+// names hours, be it one, a list, a range or steps, follows the wall:
 // - Times that are skipped fire once, together, at the moment at which the clock is moved past them.
 // - Times that come twice fire the first time only.
 //
-// Croner does this for a single hour and not for `30 2,14 * * *`. So expressions that name hours are evaluated as if the wall were
-// UTC, and each result is mapped to its moment (`wall-clock.ts`). That mapping never decreases, so the slots do not depend on the
-// time from which the search starts.
+// Croner does this for a single hour and not for `30 2,14 * * *`. So expressions that name hours are evaluated as if the wall
+// were UTC, and each result is mapped to its moment (`wall-clock.ts`). That mapping never decreases, so the slots do not depend
+// on the time from which the search starts.
 
 import { Cron } from 'croner'
 import { HoldfastError } from '../errors.ts'

@@ -8,8 +8,8 @@
 // - A process that was suspended for hours before it advances has an old version, so its step is `stale`.
 // - So a slot needs no dedup key: a key is removed at some time, but a version never occurs again.
 //
-// A slot whose queue another open transaction is about to open is left to the next look, about a second later: its cursor does not move. So
-// it keeps no other schedule waiting.
+// If another open transaction is about to create the queue of a slot, the cursor of that schedule does not move. The next round,
+// about a second later, tries again. So no other schedule has to wait.
 //
 // The time is read after the schedules, so that everything due at that time was stored before.
 
@@ -34,7 +34,7 @@ interface Known {
   readonly version: number
   readonly nextSlot: number | null
   /** Until this time there is nothing to do, unless the schedule gets another version. */
-  readonly lookAt: number
+  readonly checkAt: number
 }
 
 interface Fired {
@@ -79,7 +79,7 @@ export class Firing {
 
   async #fireUnlessKnown(entry: ScheduleEntry, now: number): Promise<Fired> {
     const known = this.#known.get(nameOf(entry.key))
-    if (known?.version === entry.version && now < known.lookAt) return { fired: 0, skipped: 0, known }
+    if (known?.version === entry.version && now < known.checkAt) return { fired: 0, skipped: 0, known }
     const { name, version, schedule } = readSchedule(entry.key, entry)
     try {
       if (schedule === null) throw unreadable(name)
@@ -87,7 +87,7 @@ export class Firing {
     } catch (error) {
       if (isHoldfastError(error, 'STORE_UNAVAILABLE') || isHoldfastError(error, 'CLOSED')) throw error
       this.#context.events.emit('schedule.failed', { schedule: name, error: error as Error })
-      return { fired: 0, skipped: 0, known: { version, nextSlot: null, lookAt: now + failedMs } }
+      return { fired: 0, skipped: 0, known: { version, nextSlot: null, checkAt: now + failedMs } }
     }
   }
 
@@ -99,8 +99,8 @@ export class Firing {
       if (step === null) break
       const next = this.#after(name, schedule, step, now)
       const answer = await this.#advance(name, version, next, step, now)
-      if (answer === 'stale') return { fired, skipped, known: { version, nextSlot: now, lookAt: now } }
-      if (answer === 'busy') return { fired, skipped, known: { version, nextSlot: null, lookAt: now } } // at the next look
+      if (answer === 'stale') return { fired, skipped, known: { version, nextSlot: now, checkAt: now } }
+      if (answer === 'busy') return { fired, skipped, known: { version, nextSlot: null, checkAt: now } } // tried again in the next round
       fired += answer.created
       skipped += step.skipped + step.fire.length - answer.created
       schedule = next
@@ -114,7 +114,7 @@ export class Firing {
     return {
       fired,
       skipped,
-      known: { version, nextSlot, lookAt: Math.min(nextSlot ?? Number.POSITIVE_INFINITY, redeclareAt) },
+      known: { version, nextSlot, checkAt: Math.min(nextSlot ?? Number.POSITIVE_INFINITY, redeclareAt) },
     }
   }
 
@@ -142,7 +142,7 @@ export class Firing {
     if (step.skipped > 0) events.emit('schedule.skipped', { schedule: name, slots: step.skipped, reason: 'missed' })
     for (const [i, { id, status }] of answer.enqueued.entries()) {
       const slot = step.fire[i] as number
-      if (status === 'duplicate') events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'held' })
+      if (status === 'duplicate') events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'duplicate' })
       else events.emit('schedule.fired', { schedule: name, queue, id, slot: new Date(slot), lateMs: now - slot })
     }
     return { version: answer.version, created: answer.enqueued.filter(({ status }) => status === 'created').length }

@@ -21,7 +21,7 @@ export class ScheduleLoop {
   readonly #random: () => number
   readonly #alarm: Alarm
   #members = 0
-  #looking: Promise<void> | null = null
+  #round: Promise<void> | null = null
   #isFailing = false
 
   constructor(firing: Firing, events: Events, { timers, random }: Pace) {
@@ -29,7 +29,7 @@ export class ScheduleLoop {
     this.#events = events
     this.#timers = timers
     this.#random = random
-    this.#alarm = new Alarm(timers, () => this.#look(), { keepsProcess: false })
+    this.#alarm = new Alarm(timers, () => this.#beginRound(), { keepsProcess: false })
   }
 
   /** Fires from now on, until every member has left. Returns a function that leaves. */
@@ -49,16 +49,16 @@ export class ScheduleLoop {
 
   /** Resolves when no round is in progress. */
   async idle(): Promise<void> {
-    await this.#looking
+    await this.#round
   }
 
-  #look(): void {
-    this.#looking ??= this.#lookOnce().finally(() => {
-      this.#looking = null
+  #beginRound(): void {
+    this.#round ??= this.#runRound().finally(() => {
+      this.#round = null
     })
   }
 
-  async #lookOnce(): Promise<void> {
+  async #runRound(): Promise<void> {
     const startedAt = this.#timers.now()
     const inAnyCase = everyMs * (0.8 + this.#random() * 0.2)
     let waitMs = inAnyCase
@@ -67,12 +67,12 @@ export class ScheduleLoop {
       if (nextInMs !== null) waitMs = Math.max(pauseMs, nextInMs)
       this.#isFailing = false
     } catch (error) {
-      this.#tellFailed(error)
+      this.#emitFailed(error)
     }
     if (this.#members > 0) this.#alarm.by(Math.min(startedAt + inAnyCase, this.#timers.now() + waitMs))
   }
 
-  #tellFailed(error: unknown): void {
+  #emitFailed(error: unknown): void {
     if (this.#isFailing || isHoldfastError(error, 'CLOSED')) return
     this.#isFailing = true
     this.#events.emit('firing.failed', { error: error as Error })

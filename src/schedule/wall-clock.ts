@@ -1,5 +1,5 @@
-// The wall clock of a time zone, as milliseconds: 02:30 on a wall is the number that Date.UTC gives for 02:30. Clocks are moved, so
-// some wall times occur twice and some never.
+// The wall clock of a time zone, as milliseconds: 02:30 on a wall is the number that Date.UTC gives for 02:30. Clocks are
+// moved, so some wall times occur twice and some never.
 
 const dayMs = 86_400_000
 

@@ -6,25 +6,25 @@ import type { Finding } from './store.ts'
 
 export type Facts = Finding['facts']
 
-/** Examines one thing. Without a finding, the check does not apply here. */
-export type Check<Patient> = (patient: Patient) => Promise<readonly Finding[]> | readonly Finding[]
+/** Examines one thing. A check that does not apply here answers no finding. */
+export type Check<Subject> = (subject: Subject) => Promise<readonly Finding[]> | readonly Finding[]
 
-export async function runChecks<Patient>(
-  checks: Readonly<Record<string, Check<Patient>>>,
-  patient: Patient,
+export async function runChecks<Subject>(
+  checks: Readonly<Record<string, Check<Subject>>>,
+  subject: Subject,
 ): Promise<Finding[]> {
   const findings: Finding[] = []
   for (const [id, check] of Object.entries(checks)) {
     try {
-      findings.push(...(await check(patient)))
+      findings.push(...(await check(subject)))
     } catch (error) {
-      findings.push(unseen(id, error))
+      findings.push(notExamined(id, error))
     }
   }
   return findings
 }
 
-function unseen(id: string, error: unknown): Finding {
+function notExamined(id: string, error: unknown): Finding {
   const why = error instanceof Error ? error.message : String(error)
   const code = isHoldfastError(error) ? error.code : null
   const fix = 'Fix the cause, then run the doctor again.'

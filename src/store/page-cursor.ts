@@ -1,7 +1,7 @@
 // The `next` of a page: the position of its last row, as text that callers pass back and do not read.
 
 import { toError } from '../errors.ts'
-import { unknownMark } from './refusals.ts'
+import { unknownPage } from './refusals.ts'
 
 export function encodeCursor(position: readonly (string | number)[]): string {
   return Buffer.from(JSON.stringify(position)).toString('base64url')
@@ -15,5 +15,5 @@ export function decodeCursor<Position>(text: string, isPosition: (value: readonl
   } catch {
     // no JSON: refused below
   }
-  throw toError(unknownMark())
+  throw toError(unknownPage())
 }

@@ -100,8 +100,8 @@ export class ReadOnlyStore implements Store {
     return this.#store.changes(query)
   }
 
-  cancelRequested(holds: readonly LeaseRef[]) {
-    return this.#store.cancelRequested(holds)
+  cancelRequested(leases: readonly LeaseRef[]) {
+    return this.#store.cancelRequested(leases)
   }
 
   examine(request: ExamineRequest) {

@@ -16,7 +16,7 @@ export class Refusal extends Error {
   }
 }
 
-/** Which job of a list was refused. */
+/** Adds to a refusal the index of the refused job in its list. */
 export function atIndex({ refused, message, facts }: Refused, index: number): Refused {
   return refuse(refused, message, { ...facts, index })
 }
@@ -30,7 +30,7 @@ export function idempotencyMismatch(facts: { readonly key: string; readonly id: 
   )
 }
 
-/** `cycle`: from the queue to be defined, along `onDead`, back to the same queue. */
+/** `cycle`: the queues from the one to be defined, along `onDead`, back to that queue. */
 export function onDeadCycle(cycle: readonly string[]): Refused {
   const [queue, onDead] = cycle
   return refuse(
@@ -160,6 +160,6 @@ export function changesGone(): Refused {
   )
 }
 
-export function unknownMark(): Refused {
+export function unknownPage(): Refused {
   return refuse('INVALID_OPTION', 'after must be the `next` of an earlier page; this is not one.', { option: 'after' })
 }

@@ -1,97 +1,109 @@
-// The seam. Everything above it speaks these verbs; everything below is one engine.
+// The contract between Holdfast and an engine. Everything above it calls these verbs; each store below it is one engine.
 //
 // PROTOCOL
 //
 //   enqueue ──▶ scheduled ──promote──▶ ready ──claim──▶ running ──settle──▶ done | dead | cancelled ──prune──▶ gone
 //                                        ▲                 │
-//                                        └─ retry, release, snooze, rescue (a lease ran out), requeue
+//                                        └─ retry, release, snooze, rescue (the lease expired), requeue
 //
-// 1. Verbs are batch-first and each call is atomic per request: a request lands whole or not at all, and a request that
-//    is refused answers `Refused` in its own place and never fails its neighbours. A rejected promise means that the
-//    store could not say what happened (STORE_UNAVAILABLE) or is closed (CLOSED), never that one request was bad.
-//    A store that may lose an answer on the wire retries inside the verb under a token of its own, so that the caller
-//    never has to guess. When it gives up, a settlement may have landed: asked again with the token it was given, and the
-//    same requests in the same order, it answers as it did then, or lands now. That holds for an hour; after that, what
-//    had landed is `lost`.
+// 1. REQUESTS. A verb takes a list of requests, and each request is atomic: all of it is carried out, or nothing.
+//    - A request that is refused is answered with `Refused` at its own index. It never fails the other requests of the call.
+//    - A rejected promise means that the store cannot say what happened (STORE_UNAVAILABLE) or is closed (CLOSED). It never
+//      means that one request was bad.
+//    - A store that may lose an answer on the network repeats the call inside the verb, under a token of its own. So the
+//      caller never has to guess.
+//    - If the store gives up, a settlement may have committed. The caller may ask again with the same token and the same
+//      requests in the same order. The store then answers as it did the first time, or carries out the settlement now.
+//      That holds for an hour. After that, the answer to a settlement that had committed is `lost`.
 //
-// 2. Durable before it answers: define, enqueue, advance, settle, cancel, requeue, alter, purge, pause, kv writes. Need not be: claim, renew,
-//    progress and sweep. A store that loses one of those in a crash must come back to a state in which the job is claimable
-//    again (at once or when the lease it remembers runs out) and in which the lost step cost no attempt.
+// 2. DURABILITY. These are durable before they are answered: define, enqueue, advance, settle, cancel, requeue, alter, purge,
+//    pause, kv writes. These need not be: claim, renew, progress, sweep. If a crash loses one of the latter, the job must be
+//    claimable again, at once or when the lease that the store remembers expires. The lost step must not cost an attempt.
 //
-// 3. The store owns the clock. Requests carry durations (leaseMs, delayMs, ttlMs, windowMs) or times a person chose
-//    (runAt, startBefore); "now" is always the store's, so a worker whose clock is wrong behaves. Where that clock was
-//    set back, a sweep shortens leases that now seem to last longer than they were given.
+// 3. TIME. The store owns the clock. Requests carry durations (leaseMs, delayMs, ttlMs, windowMs) or times that the caller chose
+//    (runAt, startBefore). "Now" is always the store's time, so a worker whose clock is wrong does no harm. If the store's
+//    clock was set back, a sweep shortens leases that now seem to last longer than they were given.
 //
-// 4. A claim takes ready jobs of the queues it names: by priority, within one priority by queue in the order named,
-//    within one queue in the order in which jobs became ready; those that were released or rescued come first. It passes
-//    over paused queues and jobs whose `startBefore` is gone. It never walks past jobs it may not take: a limited, keyed
-//    or paused-batch job is not ready but `held` (or in a lane of its own), and enqueue, settle and sweep admit it. So
-//    "ready" always means "a claim may take this now", and claim cost does not depend on what is held or finished. A
-//    claim may look at one queue and priority after the other: what commits meanwhile is seen where it has not been yet,
-//    unless a queue or priority is used for the first time.
+// 4. CLAIM. A claim takes ready jobs of the queues that it names, in this order:
+//    - by priority;
+//    - within one priority by queue, in the order named;
+//    - within one queue in the order in which jobs became ready, those that were released or rescued first.
+//    It skips paused queues and jobs whose `startBefore` has passed. It never walks past jobs that it may not take: a job that
+//    a limit key or a paused batch keeps from starting is not ready. It is `held`, or in a lane of its own, and enqueue, settle
+//    and sweep admit it. So "ready" always means "a claim may take this now", and the cost of a claim does not depend on how
+//    much is held or finished.
+//    A claim may look at one queue and priority after the other. It sees what commits meanwhile in those that it has not
+//    reached yet, unless a queue or priority is used for the first time.
 //
-// 5. The answer to a claim carries a fence for each job: an opaque string, made from 128 random bits, that names this
-//    hold on this job and is never used again. renew, progress and settle name the job by (id, fence). They act only while that
-//    very hold exists, even if its time has run out; once the job was rescued, claimed again, cancelled, requeued or
-//    settled they answer `lost` and change nothing. Leases are per job: renewing one does not extend its mates.
+// 5. FENCE. The answer to a claim carries a fence for each job: an opaque text, made from 128 random bits. It names this lease
+//    of this job and is never used again. renew, progress and settle name the job by (id, fence). They act only while that
+//    very lease exists, even if it has expired. After the job was rescued, claimed again, cancelled, requeued or settled,
+//    they answer `lost` and change nothing. Leases are per job: renewing one does not extend the others of its claim.
 //
-// 6. A settlement and its effects are one transaction: job, counters, dedup slots, follow-ups, kv, SQL. A follow-up that
-//    meets a dedup holder is skipped and reported; any other effect that fails turns the settlement into a failure of
-//    that job alone (retry with backoff, or dead when attempts are spent), applies none of its effects, and answers
-//    `failed` with the reason.
+// 6. EFFECTS. A settlement and its effects are one transaction: job, counters, dedup keys, follow-ups, kv, SQL. A follow-up
+//    whose dedup key is held by another job is skipped and reported. If any other effect fails, that job alone fails: it is
+//    retried with backoff, or is dead if its attempts are used up. None of its effects is applied, and the answer is `failed`
+//    with the reason.
 //
-// 7. Nothing needs a leader. sweep may run in any number of processes at any time: it rescues expired leases, promotes
-//    due jobs, cancels jobs that missed their `startBefore`, admits, prunes what retention is done with. Each call is
-//    bounded, takes what is due longest first, and says whether more is left and when something is due next. It may do
-//    one part after the other, others coming in between, and leave jobs to whoever is at them just now.
+// 7. SWEEP. Nothing needs a leader. Any number of processes may sweep at any time. A sweep rescues expired leases, promotes due
+//    jobs, cancels jobs that missed their `startBefore`, admits held jobs, and prunes what is past its retention. Each call is
+//    bounded. It takes first what has been due longest, and answers whether more is left and when something is due next. It
+//    may do its parts one after the other, with other calls in between, and may skip jobs that another call has locked.
 //
-// 8. subscribe tells that jobs became ready in a queue, and that jobs that run are asked to be cancelled, from whichever
-//    process. Both are hints: they may come late, twice, or (rarely) not at all, so every waiter also polls at a stated
-//    interval, and who holds jobs asks `cancelRequested`; but neither comes before it can be seen. Who renews or asks is
-//    told of cancels as who claims is told of jobs: the store keeps listening for either.
+// 8. WAKE-UPS. subscribe reports jobs that became ready in a queue, and running jobs that were asked to cancel, from every
+//    process. Neither report comes before what it reports can be read. Both are hints: they may come late, twice or (rarely)
+//    not at all. So every waiting claim also polls at a stated interval, and a worker asks `cancelRequested` about the jobs
+//    that it holds. Renewing or asking keeps the store listening for cancel requests, as claiming keeps it listening for ready
+//    jobs.
 //
-// 9. Counts are part of the transactions that change them: stats equals a recount at every commit and never counts rows.
+// 9. COUNTS. Counts change in the transactions that change jobs: stats equals a recount at every commit and never counts rows.
 //
-// 10. While somebody watches, every transaction that changes the state of jobs tells so, in the same transaction: what was
-//    rolled back was never told. Nobody watching, nothing is written. `watch` switches it on for `bounds.watchMs` and
-//    answers where the changes of that moment stand; `changes` reads on from there, each at least once and those of one
-//    job in their order, also of transactions that commit late. Changes are kept for `bounds.watchMs`, and not more than
-//    some number of them: a mark whose changes are gone, or were not told throughout, is refused.
+// 10. WATCH. While a watch is on, every transaction that changes the state of jobs also records the changes. So a change that was
+//    rolled back is never reported. While no watch is on, nothing is recorded. `watch` switches recording on for
+//    `bounds.watchMs` and answers the mark of that moment. `changes` reads on from a mark: each change at least once and those
+//    of one job in their order, also those of transactions that commit late. Changes are kept for `bounds.watchMs`, and at
+//    most a fixed number of them. A mark whose changes are gone, or were not recorded without a break, is refused.
 //
-// 11. A cursor is a key-value entry that says how far something has come, and `advance` moves it together with the jobs that
-//    the step brings: both land, or neither. Of all who saw the same version one lands. So whatever is done once per step,
-//    such as firing a slot of a schedule, needs neither a leader nor a key that outlives its jobs: who comes late, however
-//    late, has an old version in hand and changes nothing.
+// 11. CURSORS. A cursor is a key-value entry that says how far something has come. `advance` moves it and enqueues the jobs of
+//    the step in one transaction. If several calls saw the same version, one of them commits. The others have an old version,
+//    however late they come, and change nothing. So what is done once per step, such as firing a slot of a schedule, needs
+//    neither a leader nor a key that outlives its jobs.
 //
-// 12. Limits. Those of a queue and of a batch bound what a claim takes: it takes fewer, and jobs stay ready. Those of a key
-//    bound what becomes ready: a job whose key has no room is `held`, in line by priority, and whoever makes room (a
-//    settlement, a cancel, a sweep that finds the time has come) admits the next. An admitted job has its room until it
-//    ends or waits for a time again; one that is released or rescued is the first of its line. A start counts when it is
-//    claimed, and whoever is admitted has its start reserved: so over no stretch of `windowMs` more than `count` start.
-//    A limit that is raised lets jobs in at the next sweep. One that is lowered leaves jobs alone that run, and ready jobs beyond it
-//    are held again, in their places in line, before the call is answered. Until then, claims take nothing from that queue.
-//    An item of a batch is admitted only when its batch can start it: when the batch is neither paused nor cancelled, and its
-//    concurrency leaves room beside the items that run or are ready. Other jobs of the key pass it until then. Where its key
-//    has room, the item is admitted once its batch gets room. Admission keeps the order of a line among jobs that can start.
-//    A queue that is paused or full keeps jobs admitted: all jobs of a key are of one queue, so none could pass them.
+// 12. LIMITS.
+//    - Limits of a queue and of a batch bound what a claim takes: it takes fewer jobs, and the others stay ready.
+//    - Limits of a key bound what becomes ready. A job whose key has no free slot is `held`, ordered by priority. Whatever frees
+//      a slot (a settlement, a cancel, a sweep that finds that a time has come) admits the next job.
+//    - An admitted job has its slot until it ends or waits for a time again. A job that is released or rescued comes first
+//      among the held jobs of its key and priority.
+//    - A start counts when the job is claimed, and an admitted job has its start reserved. So in no interval of `windowMs` do
+//      more than `count` jobs start.
+//    - After a limit was raised, the next sweep admits jobs.
+//    - If a limit is lowered, running jobs are not touched. Ready jobs beyond it are held again, at their old positions, before
+//      the call is answered. Until then, claims take nothing from that queue.
+//    - An item of a batch is admitted only when its batch can start it: the batch is neither paused nor cancelled, and its
+//      concurrency has a slot beside the items that run or are ready. Until then, other jobs of the key pass it. If its key has
+//      a free slot, the item is admitted once its batch has one. Among jobs that can start, admission keeps the order.
+//    - A queue that is paused or at its limit keeps jobs admitted: all jobs of a key are of one queue, so none could pass them.
 //
-// 13. A batch is a set of jobs, its items. Its counts change in the transactions that change its items. Items of a batch that is
-//    paused or cancelled are not claimed: once `controlBatch` has answered, no more of them start, and items that have not
-//    started have no room in their limit keys any more. What a cancel or a retry
-//    of what failed must do to many items is done in chunks, by whoever asked or by a sweep, and the batch is not finished
-//    before. Whether it is finished is decided after the transaction that ended an item, alone: by the settlement before it
-//    answers or, if that dies in between, by a sweep.
-//    Between plain jobs and batches of one queue and priority nobody comes first for ever.
+// 13. BATCHES. A batch is a set of jobs, its items. Its counts change in the transactions that change its items.
+//    - Items of a batch that is paused or cancelled are not claimed. Once `controlBatch` has answered, no more of them start, and
+//      items that have not started have no slot of their limit keys.
+//    - What a cancel or a retry of the failed items must do to many items is done in steps, by the caller's call or by a sweep.
+//      The batch is not finished before.
+//    - A transaction of its own decides whether a batch is finished, after the one that ended an item: it is made by the
+//      settlement before it answers or, if that process dies in between, by a sweep.
+//    - Within one queue and priority, claims take turns between plain jobs and batches: none of them waits behind the others
+//      forever.
 //
-// 14. `define` stores a queue's whole definition under a version that counts up with every change, because producers, workers
-//    and sweeps that never saw the code must obey it. A job states what its enqueue stated; everything else is filled in from the
-//    stored definition in the transaction that enqueues, so no client's memory of a definition ever decides. Limits that an
-//    operator sets (`overrideLimit`) are kept apart from the definition and win until they are cleared.
+// 14. DEFINITIONS. `define` stores the whole definition of a queue under a version that increases with every change, because
+//    producers, workers and sweeps that never saw the code must follow it. A job states what its enqueue stated. Everything
+//    else is filled in from the stored definition, in the transaction that enqueues. So a definition that a client remembers
+//    never decides. Limits that an operator sets (`overrideLimit`) are kept apart from the definition, and win until cleared.
 //
-// 15. A limit key that cannot be known (the queue's key is a function, or the payload has none at the queue's path) refuses the
-//    enqueue with LIMIT_KEY_REQUIRED. What the store itself enqueues must land: a death notice, the completion of a batch and a
-//    slot of a schedule land as a dead job whose error says why, and `onUndeliverable` tells of it. Such a job is requeued only
-//    once its key can be known, so nothing starts beyond a limit.
+// 15. UNKNOWN LIMIT KEYS. A limit key cannot be known if the queue's key is a function, or if the payload has none at the queue's
+//    path. Then the enqueue is refused with LIMIT_KEY_REQUIRED. What the store itself enqueues (a death notice, the completion
+//    of a batch, the job of a schedule) is not refused. It is stored as a dead job whose error says why, and `onUndeliverable`
+//    reports it. Such a job can be requeued only once its key can be known, so nothing starts beyond a limit.
 
 import type { Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
@@ -119,42 +131,43 @@ export interface Capabilities {
   readonly callerTransaction: boolean
   /** `effects.sql`. */
   readonly sqlEffects: boolean
-  /** What was answered survives a loss of power. */
+  /** What the store has answered survives a loss of power. */
   readonly survivesPowerLoss: boolean
 }
 
 export interface Store {
   readonly capabilities: Capabilities
-  /** A claim that is sent behind an enqueue, without waiting for its answer, sees the jobs. */
+  /** A claim that is sent after an enqueue, without waiting for its answer, sees the jobs. */
   readonly claimsFollowEnqueues: boolean
 
-  /** Answers for each what was stored before, and what changed. */
+  /** Stores definitions. Answers for each queue which version was stored before, and what changed. */
   define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]>
-  /** Of those of these queues that there are, or of all (null). Only looks. */
+  /** The definitions of these queues, as far as they exist, or of all queues (null). Changes nothing. */
   definitions(queues: readonly string[] | null): Promise<DefinitionRecord[]>
-  /** An operator's limits instead of the definition's; null takes them back. */
+  /** Sets an operator's limits, which count instead of the definition's; null clears them. */
   overrideLimit(queue: string, override: LimitOverride | null): Promise<void>
   /**
-   * One that must wait for a stranger's open transaction over a key delays only itself: its answer comes later. A key may
-   * be freed between two jobs of one request.
+   * A request that must wait for a key which another open transaction has delays only itself: its answer is a promise. A key
+   * may be freed between two jobs of one request.
    */
   enqueue(requests: readonly EnqueueRequest[]): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]>
   /**
-   * In the caller's own transaction and over its connection alone; only where `callerTransaction`. What fails in it is the
-   * caller's to see.
+   * Enqueues in the caller's own transaction, over the caller's connection only. Exists where `callerTransaction` is true. A
+   * statement that fails fails the caller's transaction, and the caller gets the error.
    */
   enqueueIn?(tx: unknown, request: EnqueueRequest, definition: UnstoredDefinition | null): Promise<EnqueueAnswer>
-  /** The same where the caller's connection is synchronous: all is done, the queue's settings included, on return. */
+  /** The same for a synchronous connection of the caller: on return the jobs, and the queue's settings, are written. */
   enqueueSync?(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
-  /** How far who holds a job has come, readable while this hold lasts; of one hold the last counts. */
+  /** Records how far a job has come. It is readable while this lease exists; the last report of a lease counts. */
   progress(requests: readonly ProgressRequest[]): Promise<ProgressAnswer[]>
-  /** Which of these holds stand and are asked to give up their job; false where a hold was lost. Only looks. */
-  cancelRequested(holds: readonly LeaseRef[]): Promise<boolean[]>
+  /** Whether each of these leases exists and its job is asked to cancel; false for a lost lease. Changes nothing. */
+  cancelRequested(leases: readonly LeaseRef[]): Promise<boolean[]>
   /**
-   * `token` (any text that is used for these requests alone) makes it repeatable after STORE_UNAVAILABLE. A settlement that must wait
-   * for another open transaction, the first to use a queue of its follow-ups, delays only itself: its answer comes later.
+   * `token` (any text that is used for no other requests) makes the call repeatable after STORE_UNAVAILABLE. A settlement must
+   * wait if another open transaction is the first to use a queue of its follow-ups. It delays only itself: its answer is a
+   * promise.
    */
   settle(requests: readonly SettleRequest[], token?: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]>
   sweep(request: SweepRequest): Promise<SweepReport>
@@ -162,30 +175,30 @@ export interface Store {
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
   requeue(ids: readonly string[]): Promise<RequeueAnswer[]>
   requeueAll(request: RequeueAllRequest): Promise<RequeueAllAnswer>
-  /** Changes jobs that wait; `delete` takes ended ones too, `wake` leaves word with one that runs. */
+  /** Changes waiting jobs. `delete` also takes ended jobs. `wake` also takes running jobs: each is woken when it waits again. */
   alter(requests: readonly AlterRequest[]): Promise<AlterAnswer[]>
-  /** Deletes jobs of a queue that are in these states, in bounded steps. */
+  /** Deletes the jobs of a queue that are in these states, in bounded steps. */
   purge(request: PurgeRequest): Promise<PurgeAnswer>
-  /** `by`: who asks, for people to read. */
+  /** `by`: the name of the operator or program that asks. It is only shown. */
   pause(queue: string, paused: boolean, by?: string | null): Promise<void>
 
-  /** Makes a batch, open for items; with a key that a batch has already, answers that one. */
+  /** Makes a batch that is open for items. If a batch has this key already, answers that batch. */
   openBatch(settings: BatchSettings): Promise<OpenedBatch | Refused>
-  /** Together or not at all. */
+  /** Adds all of these items, or none. */
   addItems(request: ItemsRequest): Promise<ItemsAnswer>
   controlBatch(request: ControlBatchRequest): Promise<BatchRecord | Refused>
   batch(name: BatchName): Promise<BatchRecord | null>
   /** Newest first. */
   batches(query: BatchesQuery): Promise<BatchesPage>
-  /** Items that have ended in the order of their submission, then those that have not, in no promised order. */
+  /** First the ended items, in the order of their submission; then the others, in no promised order. */
   items(query: ItemsQuery): Promise<JobsPage>
-  /** A job that waits for something outside is done, if what it put into the key-value store is still there. */
+  /** Ends a waiting job as done, if the key-value entry that it offered still has this version. */
   accept(request: AcceptRequest): Promise<AcceptAnswer>
 
   job(id: string): Promise<JobRecord | null>
-  /** A job, and what stands between it and its run. */
+  /** A job, and what keeps it from running. */
   blockers(id: string): Promise<JobBlockers | null>
-  /** How the newest jobs of these ids have ended; null: there is none. */
+  /** How the newest job of each of these ids has ended; `live`: not yet; null: there is none. */
   outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]>
   jobs(query: JobsQuery): Promise<JobsPage>
   stats(): Promise<QueueStats[]>
@@ -193,42 +206,42 @@ export interface Store {
   kvGet(key: string): Promise<KvEntry | null>
   kvWrite(writes: readonly KvWrite[]): Promise<KvAnswer[]>
   kvScan(query: KvScanQuery): Promise<KvPage>
-  /** Moves a cursor and enqueues what the step brings, together. */
+  /** Moves a cursor and enqueues the jobs of the step, in one transaction. */
   advance(request: AdvanceRequest): Promise<AdvanceAnswer>
 
-  /** What time it is here. */
+  /** The store's time. */
   time(): Promise<number>
 
-  /** Changes are told from now on; answers the mark of this moment. To be called again before `bounds.watchMs` are over. */
+  /** Records changes from now on, for `bounds.watchMs`; call it again before they are over. Answers the mark of this moment. */
   watch(): Promise<string>
-  /** Refuses a mark that is none, or whose changes are no longer kept. */
+  /** Reads changes after a mark. Refuses a text that is not a mark, and a mark whose changes are no longer kept. */
   changes(query: ChangesQuery): Promise<ChangesPage>
 
-  /** Looks for what threatens the jobs or slows them down; with `fix`, also repairs what can be. */
+  /** Looks for what threatens the jobs or slows them down. With `fix`, it also repairs what can be repaired. */
   examine(request: ExamineRequest): Promise<readonly Finding[]>
 
-  /** Answers how to stop. */
+  /** Answers a function that ends the subscription. */
   subscribe(subscriber: Subscriber): () => void
-  /** The client closes: calls that wait for another open transaction end with CLOSED, and have changed nothing. */
+  /** Called when the client closes. Calls that wait for another open transaction end with CLOSED, and have changed nothing. */
   stopWaiting?(): void
   close(): Promise<void>
 }
 
-/** Whom a store calls back. */
+/** What a store calls back. */
 export interface Subscriber {
   /** Jobs of this queue became ready. */
   onReady?(queue: string, count: number): void
-  /** These jobs run, and somebody asked to cancel them; null: some job does, and `cancelRequested` tells which. */
+  /** These running jobs were asked to cancel; null: some job was, and `cancelRequested` answers which. */
   onCancel?(ids: readonly string[] | null): void
-  /** This store, in this process, has found a batch to be finished, and its completion has been told. */
+  /** This store, in this process, has found that a batch is finished, and has enqueued its completion. */
   onFinished?(finished: FinishedBatch): void
-  /** This store, in this process, has ended a job as dead, and made no notice for its `onDead` queue. */
+  /** This store, in this process, has ended a job as dead, and has enqueued no death notice in its `onDead` queue. */
   onNoticeDropped?(death: DroppedNotice): void
-  /** This store, in this process, has enqueued a job that cannot run: it lies dead in its queue. */
+  /** This store, in this process, has enqueued a job that cannot run: it is stored as dead. */
   onUndeliverable?(job: UndeliverableJob): void
 }
 
-/** What a job was enqueued for that the store itself enqueues. */
+/** For what the store itself has enqueued a job. */
 export type EnqueuedFor = 'onDead' | 'onComplete' | 'schedule'
 
 export interface UndeliverableJob {
@@ -240,9 +253,9 @@ export interface UndeliverableJob {
 
 export interface DefinedQueue {
   readonly queue: string
-  /** 1 once it was defined; the same as before where nothing changed. */
+  /** 1 after the first definition; unchanged if nothing changed. */
   readonly version: number
-  /** 0: it was not defined before. */
+  /** 0: the queue was not defined before. */
   readonly versionBefore: number
   /** Options of the definition that changed. */
   readonly changes: readonly string[]
@@ -250,7 +263,7 @@ export interface DefinedQueue {
 
 export interface DefinitionRecord {
   readonly queue: string
-  /** 0: it was never defined, and the defaults count. */
+  /** 0: the queue was never defined, and the defaults count. */
   readonly version: number
   readonly definition: StoredDefinition
 }
@@ -259,13 +272,13 @@ export interface FinishedBatch extends Completion {
   readonly name: string
 }
 
-/** What the store has been told to keep of a queue, and may not have kept yet. */
+/** A definition that the store was asked to store, and may not have stored yet. */
 export interface UnstoredDefinition {
   readonly settings: QueueSettings
   readonly stored: Promise<void>
 }
 
-/** Jobs that are enqueued together or not at all. */
+/** Jobs of which all are enqueued, or none. */
 export interface EnqueueRequest {
   readonly jobs: readonly NewJob[]
 }
@@ -273,14 +286,14 @@ export interface EnqueueRequest {
 export interface Enqueued {
   readonly id: string
   readonly status: 'created' | 'duplicate'
-  /** The waiting holder of the dedup key took over this job's payload and time. */
+  /** The waiting job that holds the dedup key now has this job's payload and time. */
   readonly replaced?: true
 }
 
 export type EnqueueAnswer = readonly Enqueued[] | Refused
 
 export interface ClaimRequest {
-  /** In order of preference within one priority; `null` is every queue, by name. */
+  /** In order of preference within one priority; `null`: every queue, in the order of their names. */
   readonly queues: readonly string[] | null
   readonly max: number
   readonly leaseMs: number
@@ -293,7 +306,7 @@ export interface ClaimedJob {
   readonly fence: string
   readonly attempt: number
   readonly maxAttempts: number
-  /** It was released or rescued the last time, and so came first. */
+  /** Its last lease was released or rescued, so it was claimed before other jobs. */
   readonly cameBack: boolean
   readonly priority: number
   readonly timeoutMs: number | null
@@ -306,7 +319,7 @@ export interface ClaimedJob {
   readonly batch: string | null
 }
 
-/** Names one hold on one job. */
+/** Names one lease of one job. */
 export interface LeaseRef {
   readonly id: string
   readonly fence: string
@@ -330,42 +343,42 @@ export type ProgressAnswer = 'ok' | Lost | Refused
 
 export interface SettleRequest extends LeaseRef {
   readonly settlement: Settlement
-  /** How long the job waits for its next attempt should an effect fail: the backoff of whoever holds it. */
+  /** If an effect fails, the job waits this long for its next attempt: the backoff of the worker that holds the lease. */
   readonly retryDelayMs: number
 }
 
 export type SettleAnswer =
   | { readonly state: JobState; readonly runAt: number | null; readonly enqueued: readonly Enqueued[] }
-  /** An effect could not be applied, so the job failed instead: where it is now, and why. */
+  /** An effect could not be applied, so the job failed instead: the reason, and its state now. */
   | { readonly failed: Refused; readonly state: JobState }
   | Lost
   | Refused
 
 export interface SweepRequest {
-  /** The most jobs each part of the sweep may touch in this call. */
+  /** How many jobs each part of the sweep may touch in this call, at most. */
   readonly max: number
 }
 
 export interface SweepReport {
-  /** Expired leases that were taken back, whatever became of the job. */
+  /** Expired leases that were ended, whatever became of their jobs. */
   readonly rescued: number
-  /** Whose they were, and what became of the jobs. */
-  readonly lapsed: readonly ExpiredLease[]
+  /** Those leases: their workers, and what became of the jobs. */
+  readonly expired: readonly ExpiredLease[]
   readonly promoted: number
   /** Jobs cancelled because they were not started before their `startBefore`. */
   readonly overdue: number
-  /** Held jobs that were let in; who was rescued or became due may have stood in line for a moment. */
+  /** Held jobs that were admitted. A job that was rescued or became due may have been held for a moment, and is counted too. */
   readonly admitted: number
-  /** Finished jobs and batches, kv entries and dedup windows whose time was over. */
+  /** Finished jobs and batches, kv entries and dedup windows that were removed because their time was over. */
   readonly pruned: number
   readonly more: boolean
-  /** When something (a due job, a lease, a startBefore) is to be swept next, as far as the store knows; null: nothing. */
+  /** When the next thing (a due job, a lease, a startBefore) is to be swept, as far as the store knows; null: nothing is. */
   readonly nextDueAt: number | null
   /** The store's time, to measure `nextDueAt` by. */
   readonly now: number
 }
 
-/** A hold whose time ran out: its worker is gone, or hangs. */
+/** A lease that expired: its worker is gone, or hangs. */
 export interface ExpiredLease {
   readonly id: string
   readonly queue: string
@@ -374,7 +387,7 @@ export interface ExpiredLease {
   readonly worker: string
   readonly startedAt: number
   readonly state: JobState
-  /** The effects that came with a request to cancel it could not be applied: it ended without them. */
+  /** The effects of a cancel request could not be applied: the job ended without them. */
   readonly failed?: Refused
 }
 
@@ -383,7 +396,7 @@ export interface CancelRequest {
   readonly effects: EffectSet | null
 }
 
-/** `cancelled`: it waited and has ended. `requested`: it runs; whoever holds it is told soon, and at the next renewal. */
+/** `cancelled`: the job waited and has ended. `requested`: it runs; its worker is notified soon, and at its next renewal. */
 export type CancelAnswer =
   | { readonly status: 'cancelled' | 'requested'; readonly enqueued: readonly Enqueued[] }
   | Refused
@@ -411,9 +424,10 @@ export interface RequeueAllAnswer {
 }
 
 /**
- * `wake`: ready at once, with the data that it was given. One that runs is told when it waits again: a snooze is then over
- * at once. `reschedule` and `reprioritise`: it goes to the end of where it comes to, as if it had become ready there now.
- * `delete`: it and all that ended under its id are gone, and its keys are free.
+ * - `wake`: the job is ready at once, with the data of the request. A running job gets them when it waits again: its next snooze
+ *   ends at once.
+ * - `reschedule` and `reprioritise`: the job goes behind all jobs of its new time or priority, as if it became ready there now.
+ * - `delete`: the job and all ended jobs with its id are deleted, and its keys are free.
  */
 export type AlterRequest =
   | { readonly as: 'wake'; readonly id: string; readonly data: string | null }
@@ -421,7 +435,7 @@ export type AlterRequest =
   | { readonly as: 'reprioritise'; readonly id: string; readonly priority: number }
   | { readonly as: 'delete'; readonly id: string }
 
-/** The state it is in now; for `delete`, the one it was in. */
+/** The state of the job now; for `delete`, the state that it was in. */
 export type AlterAnswer = { readonly state: JobState } | Refused
 
 export type PurgeState = Exclude<JobState, 'running'>
@@ -456,23 +470,23 @@ export interface OpenedBatch {
 export interface ItemsRequest {
   readonly batch: string
   /**
-   * The number of the first of these items in the whole submission, from 0 on. Those that the batch has already are passed
-   * over, so that a submission that died can be made again; null: they are no part of it, and follow whatever the batch has.
+   * The number of the first of these items in the whole submission, counted from 0. Items that the batch has already are
+   * skipped, so a submission that broke off can be repeated. Null: the items have no such number, and are added at the end.
    */
   readonly at: number | null
   readonly jobs: readonly NewJob[]
 }
 
-/** `enqueued`: of the items that were not passed over. */
+/** `enqueued`: one for each item that was not skipped. */
 export type ItemsAnswer = { readonly submitted: number; readonly enqueued: readonly Enqueued[] } | Refused
 
-/** Each is answered, and changes nothing, where it was done before. */
+/** If an action was done before, it is answered and changes nothing. */
 export type BatchAction = 'close' | 'pause' | 'resume' | 'cancel' | 'retryFailed' | 'delete'
 
 export interface ControlBatchRequest {
   readonly batch: string
   readonly as: BatchAction
-  /** Who asks, and why, for people to read. */
+  /** The name of the operator or program that asks, and its reason. Both are only shown. */
   readonly by: string | null
   readonly reason: string | null
 }
@@ -501,7 +515,7 @@ export interface ItemsQuery {
 
 export interface AcceptRequest {
   readonly id: string
-  /** The entry that it was put off with, and its version as it was seen. The entry goes with the job. */
+  /** The key-value entry that the job offered, and the version that the caller saw. The entry is deleted when the job ends. */
   readonly key: string
   readonly version: number
   readonly result: string | null
@@ -509,10 +523,10 @@ export interface AcceptRequest {
   readonly effects: EffectSet | null
 }
 
-/** `stale`: the entry is another one, or gone, or the job does not wait any more. */
+/** `stale`: the entry has another version, or is gone, or the job does not wait any more. */
 export type AcceptAnswer = { readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
 
-/** A job and what stands between it and its run. */
+/** A job, and what keeps it from running. */
 export interface JobBlockers {
   readonly job: JobRecord
   readonly now: number
@@ -523,24 +537,25 @@ export interface JobBlockers {
     readonly limit: Limit | null
     /** Limits that an operator set; null: none. */
     readonly override: LimitOverride | null
-    /** When the next may start, where all starts of the queue's rate are used up. */
+    /** When the next job may start, if all starts of the queue's rate are used up. */
     readonly nextStartAt: number | null
   }
-  /** Ready jobs that come before it in its line, as far as they were counted; null: it is not ready. */
+  /** Ready jobs that claims take before it, as far as they were counted; null: it is not ready. */
   readonly ahead: number | null
   readonly key: KeyBlockers | null
   readonly batch: BatchRecord | null
 }
 
-/** What the jobs with the same limit key have of their limit. */
+/** The limit of a job's limit key, and the jobs that share it. */
 export interface KeyBlockers {
   readonly limit: Limit
-  /** Ready or running: they have the room. Some of their ids, the oldest first. */
+  /** Jobs that have a slot: they are ready or running. */
   readonly admitted: number
+  /** Ids of some of them, the oldest first. */
   readonly holders: readonly string[]
-  /** Held jobs that come before it, as far as they were counted. */
+  /** Held jobs that are admitted before it, as far as they were counted. */
   readonly ahead: number
-  /** When the next may start, where all starts of the rate are used up. */
+  /** When the next job may start, if all starts of the rate are used up. */
   readonly nextStartAt: number | null
 }
 
@@ -552,7 +567,7 @@ export interface QueueStats {
   readonly counts: Readonly<Record<JobState, number>>
   /** How long the longest-waiting ready job has been ready. */
   readonly oldestWaitingMs: number | null
-  /** As they count now. */
+  /** The limits that count now. */
   readonly limit: Limit | null
   readonly keyLimit: Limit | null
   /** Limits that an operator set; null: none. */
@@ -562,7 +577,7 @@ export interface QueueStats {
 export type ChangedState = JobState | 'deleted'
 
 export interface ChangesQuery {
-  /** A mark: what `watch`, a page or a change said. */
+  /** A mark: from `watch`, `ChangesPage.next` or `Change.mark`. */
   readonly after: string
   readonly queue: string | null
   readonly states: readonly ChangedState[] | null
@@ -574,13 +589,13 @@ export interface Change {
   readonly queue: string
   readonly state: ChangedState
   readonly at: number
-  /** The mark behind this change. */
+  /** The mark after this change. */
   readonly mark: string
 }
 
 export interface ChangesPage {
   readonly changes: readonly Change[]
-  /** The mark behind all that was looked at. */
+  /** The mark after everything that this page looked at. */
   readonly next: string
   readonly more: boolean
 }
@@ -588,7 +603,7 @@ export interface ChangesPage {
 export interface KvEntry {
   /** JSON text. */
   readonly value: string
-  /** Differs after every write, also after delete and put again. */
+  /** Differs after every write, also after a delete and a new put. */
   readonly version: number
   readonly expiresAt: number | null
 }
@@ -599,12 +614,12 @@ export type KvWrite =
   /** `version` null: only if the key is absent. */
   | ({ readonly as: 'compareAndSet'; readonly version: number | null } & KvPut)
 
-/** `applied` is false where there was nothing to delete or the version was another; `version` is what stands there now. */
+/** `applied` is false if there was nothing to delete, or the entry had another version. `version` is the entry's version now. */
 export type KvAnswer = { readonly applied: boolean; readonly version: number | null } | Refused
 
 export interface AdvanceRequest {
   readonly key: string
-  /** The version that was seen; of any other nothing lands. Null: only if there is no such entry. */
+  /** The version that the caller saw; if the entry has another, nothing is done. Null: only if there is no such entry. */
   readonly version: number | null
   /** JSON text. */
   readonly value: string
@@ -612,8 +627,8 @@ export interface AdvanceRequest {
 }
 
 /**
- * `stale`: another process was first. `busy`: another open transaction is the first to use a queue of these jobs. Nothing was done,
- * and the same request may be made again later.
+ * `stale`: another process was first. `busy`: another open transaction is the first to use a queue of these jobs. Then nothing
+ * was done, and the caller may make the same request again later.
  */
 export type AdvanceAnswer =
   | { readonly version: number; readonly enqueued: readonly Enqueued[] }
@@ -634,16 +649,16 @@ export interface KvPage {
 
 export interface ExamineRequest {
   readonly fix: boolean
-  /** Look at every row, however many there are. */
+  /** Looks at every row, however many there are. */
   readonly full: boolean
-  /** How long something may wait, run or stay open before it is told of. */
+  /** How long something may wait, run or stay open before it is reported. */
   readonly patienceMs: number
 }
 
-/** `wrong`: jobs are lost, stuck or miscounted, or soon will be. `warning`: somebody should look at it. */
+/** `wrong`: jobs are lost, stuck or miscounted, or soon will be. `warning`: an operator should look at it. */
 export type Severity = 'wrong' | 'warning' | 'fine'
 
-/** What one look has found. */
+/** What one check has found. */
 export interface Finding {
   /** Stable, for programs: `leases-expired`. */
   readonly id: string
@@ -651,7 +666,7 @@ export interface Finding {
   readonly sentence: string
   /** What to do about it. */
   readonly fix?: string
-  /** It was wrong, and has been mended just now. */
+  /** It was wrong, and this call has repaired it. */
   readonly repaired?: true
   readonly facts: Readonly<Record<string, unknown>>
 }

@@ -5,26 +5,26 @@ import type { FollowUp } from '../queue/effects.ts'
 import type { DedupOptions } from '../queue/prepare.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 
-/** The job that a row is revived by. Its dedup key keeps a row that is being worked on from getting a second one. */
+/** The job that is enqueued for a row. Its dedup key prevents a second job for a row whose job is live. */
 export type Revival = FollowUp & { readonly dedup: DedupOptions }
 
 export interface FindContext {
-  /** The most rows that are taken; more are left for the next time. */
+  /** The most rows to return; the next run finds the others. */
   readonly limit: number
   /** Aborts when the search takes too long or the reaper is stopped. */
   readonly signal: AbortSignal
 }
 
 export interface ReaperOptions<Row = unknown> {
-  /** How often somebody looks, in all processes together. */
+  /** The interval between two searches, over all processes together. */
   readonly every: Duration
-  /** Rows of your own tables that were left behind. */
+  /** Finds rows of your own tables that were left behind. */
   readonly find: (context: FindContext) => Iterable<Row> | AsyncIterable<Row> | Promise<Iterable<Row>>
-  /** The job of a row; null leaves it. */
+  /** The job of a row; null: none. */
   readonly enqueue: (row: Row) => Revival | null
-  /** The most rows that are taken at a time; 1,000 unless given. */
+  /** The most rows of one search; default 1,000. */
   readonly batch?: number
-  /** How long a search may take; a minute unless given. */
+  /** How long a search may take; default one minute. */
   readonly timeout?: Duration
 }
 

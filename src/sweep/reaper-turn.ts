@@ -1,10 +1,10 @@
-// What all processes know of a reaper: when one of them last took its turn, and whether it has failed since.
+// The state of a reaper that all processes share: when one of them last took its turn, and whether it has failed since.
 
 import { isTime } from '../job/names.ts'
 
 export const reaperKeyPrefix = 'holdfast.reaper.'
 
-/** How much of what went wrong is kept. */
+/** The most characters of an error message that are stored. */
 export const errorLength = 500
 
 export interface ReaperTurn {
@@ -14,7 +14,7 @@ export interface ReaperTurn {
   readonly failure: { readonly since: number; readonly error: string } | null
 }
 
-/** Null: what is stored there is no turn of a reaper. */
+/** Null: the stored value is not a turn of a reaper. */
 export function toTurn(value: unknown): ReaperTurn | null {
   const { turnAt, everyMs, failure } = Object(value) as Record<keyof ReaperTurn, unknown>
   if (!isTime(turnAt) || !isTime(everyMs)) return null

@@ -1,13 +1,14 @@
-// A reaper looks for rows of the application's own tables that were left behind, and enqueues a job for each: work that was
-// recorded, but whose job was never enqueued, or has ended without finishing it. The dedup key of the job makes that safe: a
-// row whose job lives gets no second one, however many reapers find it, and however often.
+// A reaper finds rows of the application's own tables that were left behind, and enqueues a job for each: work that was recorded,
+// but whose job was never enqueued, or has ended without finishing it. The dedup key of the job makes this safe: a row whose job
+// is live gets no second one, however many reapers find it, and however often.
 //
-// Every process may run it. So that they do not all search at once they take turns: whoever first moves the time of the
-// last turn in the key-value store (`holdfast.reaper.<name>`), after the interval is over by the store's clock, has this one.
-// A process that dies in its turn is not waited for: the next turn is somebody else's.
+// TURNS. Every process may run a reaper. They take turns, so that they do not all search at once. The time of the last turn is in
+// the key-value store (`holdfast.reaper.<name>`). When the interval is over by the store's clock, the first process that updates
+// this entry has the turn. If that process dies, the next turn is taken by another one.
 //
-// Nothing stops it: a search that fails or hangs, a row that cannot be enqueued and a store that is away are told, and it
-// looks again at the next turn. That it failed lies beside the time of the last turn, for a doctor, until it succeeds.
+// FAILURES do not stop it. A search that fails or hangs, a row that cannot be enqueued and a store that is unavailable are
+// emitted as events, and the next turn searches again. The failure is stored beside the time of the last turn until a search
+// succeeds, so that the doctor can report it.
 
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -19,7 +20,7 @@ import type { Enqueued } from '../store/store.ts'
 import type { ReaperPlan, Revival } from './reaper-options.ts'
 import { errorLength, type ReaperTurn, reaperKeyPrefix, toTurn } from './reaper-turn.ts'
 
-/** What this needs of the client it came from. */
+/** The part of the client that a reaper uses. */
 export interface ReaperContext {
   readonly kv: Kv
   readonly events: Events
@@ -30,19 +31,19 @@ export interface ReaperContext {
 }
 
 export interface ReaperReport {
-  /** Rows that the search brought. */
+  /** Rows that the search returned. */
   readonly found: number
-  /** Those that got a job. */
+  /** Rows that got a job. */
   readonly revived: number
-  /** Those that have one already. */
+  /** Rows that already had one. */
   readonly duplicates: number
-  /** Those that could not be enqueued. */
+  /** Rows for which no job could be enqueued. */
   readonly failed: number
 }
 
 /** How many rows are enqueued at a time. */
 const togetherMax = 100
-/** How often it is tried to write down what went wrong, where others take turns meanwhile. */
+/** How often writing the failure is tried, while other processes take turns. */
 const triesMax = 5
 
 export class Reaper {
@@ -51,13 +52,13 @@ export class Reaper {
   readonly #plan: ReaperPlan
   readonly #alarm: Alarm
   readonly #halt = new AbortController()
-  #looking: Promise<void> | null = null
+  #searching: Promise<void> | null = null
 
   constructor(context: ReaperContext, name: string, plan: ReaperPlan) {
     this.name = checkReaperName(name)
     this.#context = context
     this.#plan = plan
-    this.#alarm = new Alarm(context.timers, () => this.#look())
+    this.#alarm = new Alarm(context.timers, () => this.#search())
   }
 
   start(): this {
@@ -65,7 +66,7 @@ export class Reaper {
     return this
   }
 
-  /** Looks now, whoever's turn it is. Rejects where the search fails. */
+  /** Searches now, also out of turn. Rejects if the search fails. */
   async run(): Promise<ReaperReport> {
     const startedAt = this.#context.timers.now()
     try {
@@ -80,11 +81,11 @@ export class Reaper {
     }
   }
 
-  /** Looks no more. Resolves when what it was about has ended. */
+  /** Stops the reaper. Resolves when a search under way has ended. */
   async stop(): Promise<void> {
     this.#halt.abort(new HoldfastError('CLOSED', `Reaper ${this.name} was stopped.`))
     this.#alarm.stop()
-    await this.#looking
+    await this.#searching
     this.#context.stopped(this)
   }
 
@@ -92,13 +93,13 @@ export class Reaper {
     await this.stop()
   }
 
-  #look(): void {
-    this.#looking ??= this.#lookOnce().finally(() => {
-      this.#looking = null
+  #search(): void {
+    this.#searching ??= this.#searchOnce().finally(() => {
+      this.#searching = null
     })
   }
 
-  async #lookOnce(): Promise<void> {
+  async #searchOnce(): Promise<void> {
     let waitMs = this.#plan.everyMs
     try {
       waitMs = await this.#takeTurn()
@@ -107,12 +108,14 @@ export class Reaper {
         await this.run()
       }
     } catch (error) {
-      if (!this.#halt.signal.aborted && !isHoldfastError(error, 'CLOSED')) this.#tellFailed(error)
+      if (!this.#halt.signal.aborted && !isHoldfastError(error, 'CLOSED')) this.#emitFailed(error)
     }
     if (!this.#halt.signal.aborted) this.#alarm.by(this.#context.timers.now() + waitMs)
   }
 
-  /** In how long the next turn is; 0: this one is ours. A time ahead of the clock was written before it was set back. */
+  /**
+   * Milliseconds until the next turn; 0: this process has it now. A time ahead of the clock was written before it was set back.
+   */
   async #takeTurn(): Promise<number> {
     const { kv } = this.#context
     const { everyMs } = this.#plan
@@ -126,7 +129,7 @@ export class Reaper {
     return applied ? 0 : everyMs
   }
 
-  /** Writes down that it failed, or that it does no longer. Where that cannot be written, whoever looks next does. */
+  /** Stores that the search failed, or that it succeeds again. If that cannot be written, the next turn writes it. */
   async #remember(error: Error | null): Promise<void> {
     const { kv } = this.#context
     try {
@@ -140,7 +143,7 @@ export class Reaper {
         if (applied) return
       }
     } catch {
-      // The store is away, which is told by whatever else fails for it.
+      // The store is unavailable; other calls report that.
     }
   }
 
@@ -171,7 +174,7 @@ export class Reaper {
       for (const answer of answers) {
         if (answer.status === 'rejected') {
           report.failed += 1
-          error = this.#tellFailed(answer.reason)
+          error = this.#emitFailed(answer.reason)
         } else if (answer.value?.status === 'created') report.revived += 1
         else if (answer.value?.status === 'duplicate') report.duplicates += 1
       }
@@ -187,7 +190,7 @@ export class Reaper {
     throw new HoldfastError('INVALID_OPTION', wanted, { option: 'dedup' })
   }
 
-  #tellFailed(thrown: unknown): Error {
+  #emitFailed(thrown: unknown): Error {
     const error = toError(thrown)
     this.#context.events.emit('reaper.failed', { reaper: this.name, error })
     return error

@@ -1,6 +1,6 @@
-// Sweeps in the background while somebody works here: one loop for all workers of a process. It survives outages as
-// workers do. What it cannot survive it tells every worker that relies on it, so that they fail together: a worker without
-// a sweep would look healthy while retries and crashed jobs never come back.
+// Sweeps in the background while workers run: one loop for all workers of a process. It survives outages as workers do. Any other
+// error is passed to every worker of the loop, so that they fail together: a worker without a sweep would look healthy while
+// retries and jobs of crashed workers never become ready.
 
 import { isHoldfastError } from '../errors.ts'
 import { Alarm } from '../runtime/alarm.ts'
@@ -9,13 +9,13 @@ import type { Sweeper } from './sweeper.ts'
 
 const retryMs = 1_000
 
-/** What a worker that relies on the sweep is told. */
+/** How the loop notifies a worker. */
 export interface SweepMember {
   /** The sweep has ended for good. */
   fail(error: unknown): void
-  /** The store could not sweep when it was asked at this time. It is asked again. */
+  /** The store could not sweep when it was asked at this time. The loop tries again. */
   away?(error: Error, askedAt: number): void
-  /** It has swept. */
+  /** A sweep has succeeded. */
   swept?(): void
 }
 
@@ -33,7 +33,7 @@ export class SweepLoop {
     this.#alarm = new Alarm(timers, () => this.#sweep(), { keepsProcess: false })
   }
 
-  /** Sweeps from now on, until everybody has left; answers how to. */
+  /** Sweeps from now on, until all members have left. Returns the function to leave. */
   join(joining: SweepMember): () => void {
     const member = { ...joining }
     this.#members.add(member)

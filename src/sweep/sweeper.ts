@@ -1,10 +1,12 @@
-// When to sweep. A sweep is cheap and safe in every process; what matters is that it comes soon after something is due
-// and that nobody has to remember it: whoever looks for work by hand sweeps first if it is time to (`ifDue`), so that a
-// backlog never keeps a due job or an expired lease waiting; beside workers a loop of its own does.
+// Decides when to sweep. A sweep is cheap, and safe in every process. It must come soon after something is due, without a call by
+// the application. Workers have a loop for it (`sweep-loop.ts`). A claim without a worker sweeps first if a sweep is due
+// (`ifDue`), so a backlog never delays a due job or an expired lease.
 //
-// The next sweep is at the time the store named, at the earliest delay that was enqueued here since, and in any case
-// after about `everyMs`, because other processes enqueue too, no two of them in step; but never sooner than `pauseMs` after
-// the last.
+// The next sweep is at the earliest of these times, but never sooner than `pauseMs` after the last:
+//
+// - the time that the store returned,
+// - the earliest delay that was enqueued in this process since,
+// - after about `everyMs`, because other processes enqueue too. The interval is random, so that processes do not sweep in step.
 
 import { toError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -17,10 +19,10 @@ export interface SweepTotals {
   readonly rescued: number
   readonly promoted: number
   readonly overdue: number
-  /** Held jobs that were let in. */
+  /** Held jobs that were admitted. */
   readonly admitted: number
   readonly pruned: number
-  /** Jobs that slots of schedules became, and slots that became none. */
+  /** Slots of schedules that enqueued a job, and slots that did not. */
   readonly fired: number
   readonly skipped: number
 }
@@ -62,7 +64,7 @@ export class Sweeper {
     return totals
   }
 
-  /** If it is time to, takes one bounded step, once for all who ask meanwhile: who looks for work must not wait long. */
+  /** If a sweep is due, takes one bounded step, because a claim must not wait long. Concurrent calls share that step. */
   async ifDue(): Promise<void> {
     if (this.#isOff || (!this.#running && this.#timers.now() < this.#nextAt)) return
     this.#running ??= this.#sweepOnce().finally(() => {
@@ -81,7 +83,7 @@ export class Sweeper {
     return Math.max(0, this.nextAt - this.#timers.now())
   }
 
-  /** Tells whoever sweeps in the background that the next sweep is due sooner than it thought. */
+  /** Called when the next sweep is due sooner than before: the background loop sets its alarm by it. */
   set onSooner(listener: ((at: number) => void) | null) {
     this.#onSooner = listener
   }
@@ -100,7 +102,7 @@ export class Sweeper {
     const report = await this.#store.sweep({ max: chunkMax })
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
-    for (const hold of report.lapsed) this.#tellLapsed(hold, report.now)
+    for (const expired of report.expired) this.#emitExpired(expired, report.now)
     if (this.#events.hasListener('sweep.ended')) {
       const { rescued, promoted, overdue, admitted, pruned } = report
       const durationMs = this.#timers.now() - startedAt
@@ -109,8 +111,8 @@ export class Sweeper {
     return report
   }
 
-  /** A job that took its worker with it may die here, where no worker is left to tell of it. */
-  #tellLapsed({ startedAt, state, failed, ...job }: ExpiredLease, now: number): void {
+  /** A job that crashed its worker may become dead here. No worker is left to emit that, so the sweep does. */
+  #emitExpired({ startedAt, state, failed, ...job }: ExpiredLease, now: number): void {
     this.#events.emit('lease.expired', { ...job, startedAt: new Date(startedAt), state })
     if (failed) this.#events.emit('settle.failed', { ...job, error: toError(failed), state })
     if (state !== 'dead') return

@@ -1,16 +1,16 @@
-// How a worker looks for work in a test: it claims in the order of claiming across all its queues, as many as may run at a
-// time, and looks again only when a run was settled or jobs became ready. When nothing is ready and nothing runs it asks
-// whether more can be made ready, and ends when not.
+// The claim loop of a worker in a test. It claims in the order of claiming across all its queues, as many jobs as may run at a
+// time. It claims again only when a run was settled or jobs became ready. When nothing is ready and nothing runs, it calls
+// `moreReady`, and ends if that returns false.
 
 import type { ClaimedJob } from '../store/store.ts'
 import type { ClaimLoopContext, WorkerLoop } from '../worker/claim-loop.ts'
 
 export interface DrainLoopOptions {
   readonly concurrency: number
-  /** The most runs there may be. */
+  /** The most runs in total. */
   readonly runsMax: number
   onClaimed(jobs: readonly ClaimedJob[]): void
-  /** Nothing is ready: is there something now? */
+  /** Called when nothing is ready. Tries to make jobs ready, and returns whether there are some now. */
   moreReady(): Promise<boolean>
 }
 
@@ -21,8 +21,8 @@ export class DrainLoop implements WorkerLoop {
   readonly #options: DrainLoopOptions
   #running = 0
   #runs = 0
-  /** Something happened since the last look. */
-  #hasNews = false
+  /** A run has ended or jobs became ready since the last claim. */
+  #isNotified = false
   #wake: (() => void) | null = null
 
   constructor(context: ClaimLoopContext, halt: AbortSignal, options: DrainLoopOptions) {
@@ -32,13 +32,13 @@ export class DrainLoop implements WorkerLoop {
   }
 
   async run(): Promise<void> {
-    const tell = () => this.#tell()
-    const unsubscribe = this.#context.waiters.onWake(tell)
-    this.#halt.addEventListener('abort', tell)
+    const notify = () => this.#notify()
+    const unsubscribe = this.#context.waiters.onWake(notify)
+    this.#halt.addEventListener('abort', notify)
     try {
       while (!this.#halt.aborted && (await this.#step()));
     } finally {
-      this.#halt.removeEventListener('abort', tell)
+      this.#halt.removeEventListener('abort', notify)
       unsubscribe()
     }
   }
@@ -47,7 +47,7 @@ export class DrainLoop implements WorkerLoop {
 
   ended(): void {
     this.#running -= 1
-    this.#tell()
+    this.#notify()
   }
 
   returned(): void {}
@@ -56,11 +56,11 @@ export class DrainLoop implements WorkerLoop {
 
   /** False when nothing is left to do. */
   async #step(): Promise<boolean> {
-    this.#hasNews = false
+    this.#isNotified = false
     const jobs = await this.#claim()
     if (jobs.length > 0) this.#start(jobs)
-    else if (this.#hasNews) return true
-    else if (this.#running > 0) await this.#news()
+    else if (this.#isNotified) return true
+    else if (this.#running > 0) await this.#notified()
     else if (this.#runs >= this.#options.runsMax || this.#isShut()) return false
     else return this.#options.moreReady()
     return true
@@ -85,14 +85,14 @@ export class DrainLoop implements WorkerLoop {
     return this.#context.gate?.isOpen === false
   }
 
-  #news(): Promise<void> {
+  #notified(): Promise<void> {
     return new Promise((resolve) => {
       this.#wake = resolve
     })
   }
 
-  #tell(): void {
-    this.#hasNews = true
+  #notify(): void {
+    this.#isNotified = true
     this.#wake?.()
     this.#wake = null
   }

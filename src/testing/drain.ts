@@ -1,6 +1,5 @@
-// Runs jobs in a test by the same code that a worker runs them by: they are decoded, validated, wrapped in middleware, timed
-// and settled with their effects. Only what looks for work differs (`drain-loop.ts`), so that runs come in a known order and
-// a test knows when all is done.
+// Runs jobs in a test with the code of a worker: they are decoded, validated, wrapped in middleware, timed and settled with their
+// effects. Only the claim loop differs (`drain-loop.ts`), so that runs have a known order and a test knows when all are done.
 
 import { AssertionError } from 'node:assert'
 import { HoldfastError } from '../errors.ts'
@@ -17,36 +16,36 @@ import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
 import type { VirtualClock } from './virtual-clock.ts'
 import { nextDue, waitingJobs, whyNothing } from './waiting.ts'
 
-/** What a worker takes and a test may want as well. */
+/** The options of a worker that also apply in a test. */
 export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware' | 'unwind' | 'threads'> {
-  /** While it is closed nothing is run. */
+  /** While it is closed, no job is run. */
   readonly gate?: Gate
 }
 
 export interface DrainOptions extends RunOnceOptions {
-  /** The clock that the store runs on. Then time moves on to whatever is due next, until nothing is. */
+  /** The clock of the store. If given, time moves to the next due job until nothing is due. */
   readonly clock?: VirtualClock
-  /** How far the clock may move: for so long, or to this moment, where it stands in the end. */
+  /** How far the clock may move: a duration, or a time. The clock has this time in the end. */
   readonly until?: Duration | Date
-  /** The most runs; 10 000 unless given. When there is more to do, `drain` rejects. */
+  /** The most runs; default 10 000. If there is more to do, `drain` rejects. */
   readonly maxJobs?: number
-  /** How many jobs run at a time; 1 unless given, so that they run one after the other in the order of claiming. */
+  /** How many jobs run at a time; default 1, so they run one after the other in the order of claiming. */
   readonly concurrency?: number
 }
 
-/** How many runs ended in each way, and every one of them. */
+/** The number of runs by outcome, and all runs. */
 export interface DrainReport extends Readonly<Record<RunOutcome, number>> {
   /** In the order in which they were claimed. */
   readonly runs: readonly RunRecord[]
 }
 
 const maxJobsDefault = 10_000
-/** The middle of a backoff's spread: the next attempt comes after the delay itself, in every run of a test. */
+/** The middle of a backoff's jitter: the next attempt comes after exactly the delay, in every run of a test. */
 const noJitter = 0.5
 
 /**
- * Runs everything that is ready in these queues, and what follows from it, until nothing is left to do. Without `clock` jobs
- * that wait for a time are left waiting.
+ * Runs all jobs that are ready in these queues, and those that become ready meanwhile, until nothing is left to do. Without
+ * `clock`, scheduled jobs stay scheduled.
  */
 export async function drain<const Queues extends readonly (string | AnyDefinition | Queue)[]>(
   holdfast: Holdfast,
@@ -72,7 +71,7 @@ export async function drain<const Queues extends readonly (string | AnyDefinitio
   return { ...countOutcomes(runs), runs }
 }
 
-/** Runs the one job that a claim takes now, and answers what became of it. Fails where none is ready. */
+/** Runs the one job that a claim takes now, and returns its record. Fails if none is ready. */
 export function runOnce<Out, Result>(
   holdfast: Holdfast,
   // biome-ignore lint/suspicious/noExplicitAny: what goes in and what is read later do not matter to a handler
@@ -113,10 +112,10 @@ async function runAll(
   options: Omit<DrainLoopOptions, 'onClaimed'>,
 ): Promise<RunRecord[]> {
   if (isDisabled('work')) {
-    const message = 'HOLDFAST_DISABLE=work switches off what runs jobs; unset it for this test.'
+    const message = 'HOLDFAST_DISABLE=work switches off the running of jobs; unset it for this test.'
     throw new HoldfastError('INVALID_STATE', message, {})
   }
-  await holdfast.sweep() // what is due by now is ready
+  await holdfast.sweep() // makes due jobs ready
   const records = new RunRecords(holdfast, plan.name)
   const recorded = { ...plan, middleware: [records.middleware, ...plan.middleware] }
   const loopOptions = { ...options, onClaimed: records.claimed.bind(records) }
@@ -132,7 +131,7 @@ async function runAll(
   return records.all()
 }
 
-/** Moves time to what is due next; false when nothing is, or not in time. */
+/** Moves time to the next due job; false if there is none, or it is due after `untilAt`. */
 async function moveOn(
   holdfast: Holdfast,
   clock: VirtualClock,

@@ -1,4 +1,4 @@
-// Asserts on what waits. What fails is an AssertionError that shows what is there instead.
+// Assertions on waiting jobs. A failed one is an AssertionError that lists the jobs that do wait.
 
 import assert, { AssertionError } from 'node:assert'
 import { inspect } from 'node:util'
@@ -16,15 +16,15 @@ export type DeepPartial<T> = T extends readonly unknown[] | ((...all: never[]) =
     ? { readonly [Field in keyof T]?: DeepPartial<T[Field]> }
     : T
 
-/** What a job must be like; what is left out may be anything. */
+/** The fields that a job must have. Fields that are left out match any value. */
 export interface ExpectedJob<Payload = unknown> {
-  /** Some of the payload, as deep as you like, or whether it is the one. */
+  /** A part of the payload, at any depth, or a function that returns whether it matches. */
   readonly payload?: DeepPartial<Payload> | ((payload: Payload) => boolean)
-  /** Exactly so many; at least one unless given. */
+  /** The exact number of such jobs; default: at least one. */
   readonly count?: number
   readonly state?: 'ready' | 'held' | 'scheduled'
   readonly id?: string
-  /** How long it waits, from its enqueue on. */
+  /** The time from its enqueue until it is due. */
   readonly delay?: Duration
   readonly runAt?: Date | number
   readonly startBefore?: Date | number
@@ -46,10 +46,10 @@ const expectedNames: readonly (keyof ExpectedJob)[] = [
   ...(['attempts', 'timeout', 'dedup', 'idempotencyKey', 'limitKey', 'headers'] as const),
 ]
 
-/** Asserts that such jobs are ready, held by a limit or scheduled, and answers them in the order in which they will run. */
+/** Asserts that such jobs are ready, held by a limit or scheduled. Returns them in the order in which they will run. */
 export function expectEnqueued<In>(
   holdfast: Holdfast,
-  // biome-ignore lint/suspicious/noExplicitAny: what comes out does not matter to who looks at what went in
+  // biome-ignore lint/suspicious/noExplicitAny: only the input type of the payload matters here
   queue: QueueDefinition<In, any, any, any> | Queue<In, any, any, any>,
   expected?: ExpectedJob<NoInfer<In>>,
 ): Promise<[WaitingJob<In>, ...WaitingJob<In>[]]>

@@ -1,4 +1,4 @@
-// A job to call a handler with directly: no store, no worker. What the handler asks of it is written down.
+// A job for calling a handler directly, without store and worker. The calls of the handler are recorded.
 
 import { type ErrorCode, HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -17,14 +17,14 @@ import { checkProgress, extendRule, Job, type JobContext } from '../worker/job.t
 
 export interface HandlerJobOptions {
   readonly id?: string
-  /** 1 unless given. */
+  /** Default 1. */
   readonly attempt?: number
-  /** What the queue says unless given. */
+  /** Default: that of the queue's definition. */
   readonly attempts?: number
   readonly priority?: number
   readonly timeout?: Duration
   readonly headers?: Readonly<Record<string, string>>
-  /** What `holdfast.wake(id, data)` brought. */
+  /** The data of `holdfast.wake(id, data)`. */
   readonly wake?: unknown
   /** The id of the batch that it is an item of. */
   readonly batch?: string
@@ -48,7 +48,7 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
     this.#context = context
   }
 
-  /** What would happen together with the end of the job. */
+  /** The effects that would be applied when the job is settled. */
   get staged(): Required<Effects> {
     return this.effects.all() as Required<Effects>
   }
@@ -58,7 +58,7 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
     return this.#context.logs
   }
 
-  /** Everything that was told by `progress`. */
+  /** Everything that was reported by `progress`. */
   get reports(): readonly { readonly value: number; readonly message: string | null }[] {
     return this.#context.reports
   }
@@ -68,7 +68,7 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
     return this.#context.extensions
   }
 
-  /** What it said that it has cost; null where it said nothing. */
+  /** The costs that it has reported; null: none. */
   get costs(): Costs | null {
     return Job.costsIn(this as Job)
   }
@@ -79,9 +79,9 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
   }
 }
 
-/** The payload is what `enqueue` takes; the handler gets what its schema makes of it. */
+/** The payload is that of an enqueue; the handler gets the output of its schema. */
 export function handlerJob<In, Out, Result>(
-  // biome-ignore lint/suspicious/noExplicitAny: what is read of a result later does not matter to a handler
+  // biome-ignore lint/suspicious/noExplicitAny: the output type of the result does not matter to a handler
   queue: QueueDefinition<In, Out, Result, any> | Queue<In, Out, Result, any>,
   payload: In,
   options?: HandlerJobOptions,
@@ -130,7 +130,7 @@ function toClaimed(definition: AnyDefinition, payload: unknown, options: Handler
 
 function atOnce<T>(value: T | Promise<T>, queue: string): T {
   if (!(value instanceof Promise)) return value
-  value.catch(() => undefined) // the answer is given
+  value.catch(() => undefined) // it is refused whatever the schema answers
   const message = `The payload schema of queue ${queue} is asynchronous; run the handler with runOnce instead.`
   throw new HoldfastError('UNSUPPORTED', message, { queue })
 }
@@ -169,6 +169,6 @@ class RecordingContext implements JobContext {
 
   abort(code: AbortCode): void {
     const { id, queue } = this.claimed
-    this.#controller.abort(new HoldfastError(code, `Job ${id} was told to end: ${code}.`, { id, queue }))
+    this.#controller.abort(new HoldfastError(code, `Job ${id} was asked to end: ${code}.`, { id, queue }))
   }
 }

@@ -7,11 +7,11 @@ import { type DatabaseSync, sqliteInMemory } from '../store/sqlite/index.ts'
 import { VirtualClock, type VirtualClockOptions } from './virtual-clock.ts'
 
 export interface InMemoryOptions extends VirtualClockOptions {
-  /** What time it is in the beginning; the first day of 2030 unless given. */
+  /** The time at the start; default: the first day of 2030. */
   readonly startAt?: Date | number
-  /** Where log lines go; nowhere unless given. */
+  /** Receives log lines; default: they are dropped. */
   readonly logger?: OpenOptions['logger']
-  /** Makes the application's own tables, for SQL effects: statements, or a function that is given the connection. */
+  /** Creates the application's own tables, for SQL effects: SQL text, or a function that takes the connection. */
   readonly setup?: string | ((db: DatabaseSync) => unknown)
 }
 
@@ -19,18 +19,18 @@ export interface InMemory {
   readonly holdfast: Holdfast
   readonly clock: VirtualClock
   /**
-   * The one connection to the database, which the store itself uses: a test reads through it what SQL effects wrote.
-   * A transaction that a test begins on it ends before the next call to the store.
+   * The only connection to the database. A test can read with it which rows SQL effects wrote. The store uses it too, so a
+   * transaction that a test begins on it must end before the next call to the store.
    */
   readonly db: DatabaseSync
 }
 
-/** A store in memory on a virtual clock: nothing on disk, nothing to wait for. */
+/** A store in memory on a virtual clock: it writes no file, and a test need not wait. */
 export async function openInMemory(options: InMemoryOptions = {}): Promise<InMemory> {
   checkOptions(options, 'options', ['startAt', 'timers', 'logger', 'setup'])
   const { startAt, logger = false, setup = '', ...clockOptions } = options
   if (typeof setup !== 'string' && typeof setup !== 'function') {
-    const message = `setup is SQL text, or a function that is given the connection; got ${show(setup)}.`
+    const message = `setup is SQL text, or a function that takes the connection; got ${show(setup)}.`
     throw new HoldfastError('INVALID_OPTION', message, { option: 'setup' })
   }
   const clock = new VirtualClock(startAt, clockOptions)
@@ -43,7 +43,7 @@ export async function openInMemory(options: InMemoryOptions = {}): Promise<InMem
     if (db.isTransaction)
       throw new HoldfastError('INVALID_OPTION', 'setup left a transaction open; end it.', { option: 'setup' })
   } catch (error) {
-    if (db.isTransaction) db.exec('rollback') // else nothing can be closed in good order
+    if (db.isTransaction) db.exec('rollback') // the store cannot close while a transaction is open
     await holdfast.close()
     throw error
   }

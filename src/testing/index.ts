@@ -1,5 +1,5 @@
-// For tests of applications that use Holdfast: a clock you move by hand, an in-memory store that runs on it, and ways to run
-// what was enqueued and to look at it.
+// For tests of applications that use Holdfast: a clock that the test moves, an in-memory store that runs on it, and functions to
+// run and to inspect enqueued jobs.
 
 export { type DrainOptions, type DrainReport, drain, type RunOnceOptions, runOnce } from './drain.ts'
 export {

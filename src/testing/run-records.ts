@@ -1,5 +1,5 @@
-// What became of every run of a worker, for a test to assert on. Events tell how each ended; a middleware around all others
-// sees what the handler got and what came back.
+// A record of every run of a worker, for assertions of a test. Events say how each run ended. A middleware around all others
+// records what the handler got and what it returned.
 
 import type { EventName, HoldfastEvents } from '../events.ts'
 import type { Holdfast } from '../holdfast.ts'
@@ -9,24 +9,24 @@ import type { ClaimedJob } from '../store/store.ts'
 import { isFate } from '../worker/fate.ts'
 import type { Middleware } from '../worker/options.ts'
 
-/** `lost`: the job was no longer this run's to settle. */
+/** `lost`: the lease was lost, so this run could not settle the job. */
 export type RunOutcome = 'done' | 'dead' | 'retried' | 'snoozed' | 'released' | 'cancelled' | 'lost'
 
 /** One run of one job. */
 export interface RunRecord<Payload = unknown, Result = unknown> {
   readonly id: string
   readonly queue: string
-  /** As the handler got it, or as it is stored where no handler could be called with it. */
+  /** As the handler got it, or as it is stored if no handler could be called with it. */
   readonly payload: Payload
   readonly attempt: number
   readonly outcome: RunOutcome
-  /** What a done job brought; null otherwise, or when it brought nothing. */
+  /** The result of a done job; null: it has none, or the job is not done. */
   readonly result: Result | null
-  /** Why it did not succeed; null where it did. */
+  /** Why it did not succeed; null if it did. */
   readonly error: JobError | null
-  /** When it is due again, where it waits for a time. */
+  /** When it is due again, if it waits for a time. */
   readonly runAt: Date | null
-  /** What `job.outcome(label)` called it. */
+  /** The label of `job.outcome(label)`. */
   readonly label: string | null
   readonly warning: string | null
 }
@@ -52,7 +52,7 @@ export class RunRecords {
 
   constructor(holdfast: Holdfast, worker: string) {
     this.#worker = worker
-    this.#unsubscribe = holdfast.onAll((name, event) => this.#hear(name, event))
+    this.#unsubscribe = holdfast.onAll((name, event) => this.#record(name, event))
   }
 
   claimed(jobs: readonly ClaimedJob[]): void {
@@ -79,12 +79,12 @@ export class RunRecords {
     return this.#records.map(({ returned, ...record }) => record)
   }
 
-  /** Listens no more. */
+  /** Stops recording. */
   close(): void {
     this.#unsubscribe()
   }
 
-  #hear<Name extends EventName>(name: Name, event: HoldfastEvents[Name]): void {
+  #record<Name extends EventName>(name: Name, event: HoldfastEvents[Name]): void {
     const { id, worker, ...facts } = event as { readonly id?: string; readonly worker?: string } & Partial<RunRecord>
     const record = worker === this.#worker ? this.#underWay.get(id as string) : undefined
     const outcome = outcomes[name]

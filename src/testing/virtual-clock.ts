@@ -6,13 +6,13 @@ import { VirtualTimers } from './virtual-timers.ts'
 
 export interface VirtualClockOptions {
   /**
-   * Whether what waits in this process (timeouts, sweeps, a claim's `wait`, a worker that looks for work) waits for this
-   * clock too, or for real time; `'real'` unless given.
+   * Whether timers of this process (timeouts, sweeps, a claim's `wait`, the claim loop of a worker) follow this clock too, or
+   * real time; default `'real'`.
    */
   readonly timers?: 'real' | 'virtual'
 }
 
-/** Time stands still until you move it. It lives in shared memory, so a store's own thread reads it too. */
+/** A clock that changes only when the test moves it. Its time is in shared memory, so a store's own thread reads it too. */
 export class VirtualClock implements Clock {
   readonly shared: SharedArrayBuffer
   readonly timers?: VirtualTimers
@@ -44,7 +44,7 @@ export class VirtualClock implements Clock {
     else this.#move(ms)
   }
 
-  /** Moves time to this moment; one that is over leaves it where it is. */
+  /** Moves time to this moment. A moment in the past changes nothing. */
   advanceTo(time: Date | number): void {
     this.advance(Math.max(0, checkTime(time, 'time') - this.now()))
   }

@@ -1,6 +1,6 @@
-// Timers on a time that stands still until it is moved. What is due at once is called in the next turn of the event loop,
-// as it would be by the system; everything else when time is moved up to it, in the order in which it is due. Like the system's
-// they know whole milliseconds: with fractions an hour could end a little before it was over.
+// Timers on a clock that changes only when it is moved. A timer that is due at once is called in the next turn of the event loop,
+// as the system does. Every other timer is called when time is moved to it, in the order in which they are due. Like those of the
+// system they use whole milliseconds: with fractions, an hour could end slightly too early.
 
 import type { Timers } from '../runtime/clock.ts'
 
@@ -24,12 +24,12 @@ export class VirtualTimers implements Timers {
     return () => this.#pending.delete(timer)
   }
 
-  /** When the first of them is due; null when nobody waits. */
+  /** When the first timer is due; null: there is none. */
   get nextAt(): number | null {
     return this.#first()?.at ?? null
   }
 
-  /** Moves time from one timer to the next and calls each at its time; `onStep` is told how far before that. */
+  /** Moves time from one timer to the next and calls each at its time. Before each call, `onStep` gets the length of the step. */
   advance(ms: number, onStep: (ms: number) => void): void {
     const until = this.#now + ms
     for (let timer = this.#first(); timer && timer.at <= until; timer = this.#first()) {
@@ -49,7 +49,7 @@ export class VirtualTimers implements Timers {
     if (this.#pending.delete(timer)) timer.call()
   }
 
-  /** Of those that are due at the same time, the one that was set first. */
+  /** Of timers that are due at the same time, the one that was set first. */
   #first(): Timer | null {
     let first: Timer | null = null
     for (const timer of this.#pending) if (first === null || timer.at < first.at) first = timer

@@ -1,4 +1,4 @@
-// What waits in a store, and how it is told to whoever wrote the test.
+// The waiting jobs of a store, and how failure messages of tests describe them.
 
 import { inspect } from 'node:util'
 import type { JobInfo } from '../client/job-info.ts'
@@ -6,7 +6,7 @@ import type { QueueInfo } from '../client/queues.ts'
 import { type Holdfast, internalsOf } from '../holdfast.ts'
 import { bounds } from '../job/bounds.ts'
 
-/** The most jobs that are looked through. */
+/** The most jobs that are read. */
 const jobsMax = 100_000
 const shownMax = 10
 
@@ -26,8 +26,8 @@ export async function waitingJobs(holdfast: Holdfast, queue?: string): Promise<J
 }
 
 /**
- * When a claim from these queues could next take a job: the first scheduled job is due, or a rate that is used up allows another
- * start. To be asked where nothing can be claimed now.
+ * When a claim from these queues could next take a job: the first scheduled job is due, or a used-up rate allows another start.
+ * To be called when nothing can be claimed now.
  */
 export async function nextDue(holdfast: Holdfast, queues: readonly string[] | null): Promise<Date | null> {
   const infos = (await holdfast.queues()).filter(({ name, paused }) => (queues?.includes(name) ?? true) && !paused)
@@ -49,7 +49,7 @@ export function listed(jobs: readonly JobInfo[], now: number): string {
   return lines.join('\n')
 }
 
-/** What is in a queue from which nothing could be claimed: `2 are scheduled, the next is due in 5m.` */
+/** Describes a queue from which nothing could be claimed: `2 are scheduled, the next is due in 5m.` */
 export async function whyNothing(holdfast: Holdfast, queue: string): Promise<string> {
   const info = (await holdfast.queues()).find(({ name }) => name === queue)
   if (!info) return 'it has never held a job.'
@@ -57,7 +57,7 @@ export async function whyNothing(holdfast: Holdfast, queue: string): Promise<str
   return said.length === 0 ? 'it is empty.' : `${said.join('; ')}.`
 }
 
-/** What time it is for the store. */
+/** The store's time. */
 export async function storeTime(holdfast: Holdfast): Promise<number> {
   return (await internalsOf(holdfast).store.sweep({ max: 1 })).now
 }
@@ -67,7 +67,7 @@ async function dueIn(holdfast: Holdfast, queue: string): Promise<Date | null> {
   return jobs[0]?.runAt ?? null
 }
 
-/** When the rate of the queue allows its next start; null where no rate is used up. */
+/** When the rate of the queue allows its next start; null: no rate is used up. */
 async function nextStartOfQueue(holdfast: Holdfast, queue: string): Promise<Date | null> {
   const { jobs } = await holdfast.jobs({ queue, state: 'ready', limit: 1 })
   const blockers = jobs[0] && (await internalsOf(holdfast).store.blockers(jobs[0].id))
@@ -104,7 +104,7 @@ function countsOf(holdfast: Holdfast, info: QueueInfo): (string | Promise<string
   if (ready > 0) said.push(count(ready, 'ready'))
   if (held > 0) said.push(`${count(held, 'held')} by a limit`)
   if (scheduled > 0) said.push(scheduledIn(holdfast, info))
-  if (running > 0) said.push(`${count(running, 'running')}, held by somebody else`)
+  if (running > 0) said.push(`${count(running, 'running')}, leased elsewhere`)
   const ended = Object.entries({ done, dead, cancelled }).filter(([, many]) => many > 0)
   said.push(...ended.map(([state, many]) => count(many, state)))
   return said

@@ -10,7 +10,7 @@
 
 import { isHoldfastError } from '../errors.ts'
 import type { DeliveryFacts } from '../events.ts'
-import { Permanent } from '../lease/permanent.ts'
+import { isPermanent, Permanent } from '../lease/permanent.ts'
 import { RetryLater } from '../lease/retry-later.ts'
 import { defineQueue, type QueueDefinition } from '../queue/definition.ts'
 import type { FollowUp } from '../queue/effects.ts'
@@ -112,7 +112,7 @@ export class Webhooks {
       status = answer.status
       return this.#judge(answer)
     } catch (error) {
-      outcome = job.signal.aborted ? 'aborted' : error instanceof Permanent ? 'dead' : 'retry'
+      outcome = job.signal.aborted ? 'aborted' : isPermanent(error) ? 'dead' : 'retry'
       throw error
     } finally {
       leave()

@@ -1,5 +1,6 @@
-// Stops a walk that only fails: after so many failures in a row it trips, and stays so until it is reset. One success in
-// between starts the count anew. What a tripped breaker ends is not finished, so nothing may be marked as such.
+// Stops a loop in which every call fails. After a number of failures in a row the breaker trips, and stays tripped until it is
+// reset. One success in between starts the count again. A loop that a tripped breaker ended is not finished, so the caller
+// must not mark it as finished.
 
 import { jobError } from '../job/error.ts'
 import { checkInteger, checkOptions } from '../job/names.ts'
@@ -9,7 +10,7 @@ export interface BreakerOptions {
   readonly failures?: number
 }
 
-/** So many failed one after the other; `cause` is what the last one threw. */
+/** This many calls failed one after the other; `cause` is what the last one threw. */
 export class BreakerTripped extends Error {
   readonly failures: number
 
@@ -39,12 +40,12 @@ export class Breaker {
     return this.#abort.signal.aborted
   }
 
-  /** How many failed since the last success. */
+  /** How many calls failed since the last success. */
   get failuresInARow(): number {
     return this.#failures
   }
 
-  /** A straggler's success does not mend what has tripped. */
+  /** A success that comes after the breaker has tripped does not reset it. */
   success(): void {
     if (!this.isTripped) this.#failures = 0
   }
@@ -62,8 +63,8 @@ export class Breaker {
   }
 
   /**
-   * Calls it and counts how it ends. Throws what it threw, and `BreakerTripped` from the failure on that trips; then
-   * nothing is called any more.
+   * Calls `attempt` and counts whether it failed. Throws what `attempt` threw. From the failure on that trips the breaker,
+   * throws `BreakerTripped`, and `attempt` is not called any more.
    */
   async run<T>(attempt: (signal: AbortSignal) => T | Promise<T>): Promise<T> {
     this.throwIfTripped()
@@ -73,7 +74,7 @@ export class Breaker {
       if (signal === this.signal) this.success()
       return result
     } catch (error) {
-      if (signal === this.signal) this.failure(error) // else it was reset meanwhile: an old walk's failure
+      if (signal === this.signal) this.failure(error) // otherwise the breaker was reset meanwhile, and this failure is from before
       signal.throwIfAborted()
       throw error
     }

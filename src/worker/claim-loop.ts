@@ -1,20 +1,22 @@
-// The loop that looks for work: as long as there are free places, claim for as many; when nothing is known to wait, sleep
-// until somebody says that there is, or the backstop. It claims only what can start now, one claim at a time, while the
-// settlements of what ended are on their way. It signs up to be woken before it looks, so that nothing slips in between.
+// The loop that looks for work. While there are free slots, it claims that many jobs. When no work is known, it sleeps until a
+// wake-up or the backstop. It claims only jobs that can start now, one claim at a time, and does not wait for the settlements
+// of runs that ended. It registers for wake-ups before it looks, so none is missed in between.
 //
-// A job that kills its process takes an attempt from every job that runs beside it, and all of them come back together. So
-// that it takes none of them along to its death, a worker runs one job at a time of those that came back for their last
-// attempt: the others go back at once, for other workers, and this one leaves their queues alone until it has ended.
+// LAST ATTEMPTS. A job that crashes its process costs every job that runs beside it an attempt, and all of them are rescued
+// together. Without a rule, such a job could make its neighbours dead with it. So of jobs that were rescued or released and are
+// in their last attempt, a worker runs one at a time. It releases the others at once, for other workers, and claims nothing
+// from their queues until that job has ended.
 
 import type { Waiter, Waiters } from '../client/waiters.ts'
 import type { Events } from '../events.ts'
 import { Alarm } from '../runtime/alarm.ts'
 import type { Timers } from '../runtime/clock.ts'
 import type { ClaimedJob, ClaimRequest } from '../store/store.ts'
+import type { Plan } from './options.ts'
 import type { Outage } from './outage.ts'
-import type { Turn, Turns } from './turns.ts'
+import { type Turn, Turns } from './turns.ts'
 
-/** What must be open before anything is claimed. */
+/** A gate that must be open before jobs are claimed. */
 export interface OpenGate {
   readonly isOpen: boolean
   whenOpen(signal: AbortSignal): Promise<void>
@@ -28,51 +30,51 @@ export interface ClaimLoopContext {
   readonly outage: Outage
   readonly waiters: Waiters
   readonly gate: OpenGate | null
-  /** Null: every queue there is. */
+  /** Null: every queue of the store. */
   readonly queues: readonly string[] | null
-  /** How many jobs it may start now. */
-  room(): number
+  /** How many jobs may start now. */
+  freeSlots(): number
   queuesWithWork(): Promise<readonly string[]>
   claim(request: ClaimRequest): Promise<ClaimedJob[]>
   start(jobs: readonly ClaimedJob[]): void
-  /** Releases them unstarted; resolves when they are. */
+  /** Releases jobs that were not started; resolves when that is settled. */
   giveBack(jobs: readonly ClaimedJob[]): Promise<void>
 }
 
-/** What looks for work in a worker. Once it has returned, the worker winds down. */
+/** The part of a worker that looks for work. When `run` has returned, the worker stops. */
 export interface WorkerLoop {
   readonly lastClaimAt: Date | null
   run(): Promise<void>
-  /** This job has left its place. */
+  /** The slot of this job is free. */
   left(job: ClaimedJob): void
-  /** Nothing is to be done for it any more. */
+  /** The job is settled, or its lease is lost. */
   ended(job: ClaimedJob): void
-  /** Its handler was left behind and has ended after all. */
+  /** Its handler was abandoned, and has ended now. */
   returned(job: ClaimedJob): void
-  /** So many jobs of this queue can run at a time from now on. */
+  /** At most this many jobs of the queue can run at a time from now on. */
   limited(queue: string, most: number): void
 }
 
-/** How long it sleeps without looking, whatever wake-ups say. */
+/** The longest sleep between two looks, with or without wake-ups. */
 const backstopMs = 1_000
 
 export class ClaimLoop implements WorkerLoop {
   readonly #context: ClaimLoopContext
   readonly #turns: Turns
   readonly #halt: AbortSignal
-  #wakeForRoom: (() => void) | null = null
+  #onFreeSlot: (() => void) | null = null
   #sleeping: Waiter | null = null
   #sleepsUntil = 0
   readonly #backstop: Alarm
-  /** The job that runs apart from others of its kind. */
-  #lastChance: string | null = null
+  /** The one such job that runs here: see LAST ATTEMPTS. */
+  #lastAttempt: string | null = null
   lastClaimAt: Date | null = null
 
   constructor(context: ClaimLoopContext, turns: Turns, halt: AbortSignal) {
     this.#context = context
     this.#turns = turns
     this.#halt = halt
-    this.#backstop = new Alarm(context.timers, () => this.#ring())
+    this.#backstop = new Alarm(context.timers, () => this.#endSleepIfDue())
   }
 
   async run(): Promise<void> {
@@ -83,7 +85,7 @@ export class ClaimLoop implements WorkerLoop {
     try {
       while (!this.#halt.aborted) {
         if (gate && !gate.isOpen) await outage.survive(() => gate.whenOpen(this.#halt), this.#halt)
-        else if (this.#context.room() <= 0) await this.#untilRoom()
+        else if (this.#context.freeSlots() <= 0) await this.#untilFreeSlot()
         else await this.#look(timers.now())
       }
     } catch (error) {
@@ -97,32 +99,32 @@ export class ClaimLoop implements WorkerLoop {
 
   left({ id, queue }: ClaimedJob): void {
     this.#turns.ended(queue)
-    if (id === this.#lastChance) {
-      this.#lastChance = null
-      this.#turns.letGo()
+    if (id === this.#lastAttempt) {
+      this.#lastAttempt = null
+      this.#turns.unblockAll()
       this.#sleeping?.wake()
     }
-    this.#roomMade(queue)
+    this.#slotMayBeFree(queue)
   }
 
   ended({ queue }: ClaimedJob): void {
-    this.#roomMade(queue)
+    this.#slotMayBeFree(queue)
   }
 
   returned({ queue }: ClaimedJob): void {
-    this.#roomMade(queue)
+    this.#slotMayBeFree(queue)
   }
 
   limited(queue: string, most: number): void {
     this.#turns.limit(queue, most)
-    this.#roomMade(queue)
+    this.#slotMayBeFree(queue)
   }
 
-  /** Told once for all that ended in the same moment. */
-  #roomMade(queue: string): void {
-    const wake = this.#wakeForRoom
+  /** Wakes the loop once for all jobs that ended in the same turn of the event loop. */
+  #slotMayBeFree(queue: string): void {
+    const wake = this.#onFreeSlot
     if (wake) {
-      this.#wakeForRoom = null
+      this.#onFreeSlot = null
       setImmediate(wake)
     } else if (this.#sleeping && this.#turns.hasWork(queue)) this.#sleeping.wake() // the queue was at its own limit
   }
@@ -130,15 +132,15 @@ export class ClaimLoop implements WorkerLoop {
   async #look(now: number): Promise<void> {
     const waiter = this.#context.waiters.join(this.#context.queues)
     try {
-      const turn = this.#turns.next(this.#context.room(), now)
+      const turn = this.#turns.next(this.#context.freeSlots(), now)
       if (turn === 'ask') await this.#ask()
       else if (turn) await this.#claim(turn)
       else await this.#sleep(waiter)
     } finally {
       waiter.leave()
     }
-    // Who was woken and has no place left tells the next.
-    if (this.#context.room() <= 0) this.#context.waiters.passOn(waiter.takeWakeUp())
+    // A wake-up that finds no free slot here is passed on to another waiter.
+    if (this.#context.freeSlots() <= 0) this.#context.waiters.passOn(waiter.takeWakeUp())
   }
 
   async #sleep(waiter: Waiter): Promise<void> {
@@ -148,11 +150,11 @@ export class ClaimLoop implements WorkerLoop {
     this.#sleeping = waiter
     await waiter.sleep()
     this.#sleeping = null
-    if (!waiter.woken) this.#turns.doubt()
+    if (!waiter.woken) this.#turns.surveySoon()
   }
 
-  /** It may have slept, and been woken, some times since this was asked for. */
-  #ring(): void {
+  /** The alarm may have been set for an earlier sleep, from which the loop was woken. */
+  #endSleepIfDue(): void {
     if (!this.#sleeping) return
     if (this.#context.timers.now() < this.#sleepsUntil) this.#backstop.by(this.#sleepsUntil)
     else this.#sleeping.rouse()
@@ -167,21 +169,21 @@ export class ClaimLoop implements WorkerLoop {
     this.#turns.taken(turn, jobs)
     if (events.hasListener('claim.ended'))
       events.emit('claim.ended', { worker, claimed: jobs.length, durationMs: timers.now() - startedAt })
-    if (jobs.some(isLastChance)) await this.#startApart(jobs)
+    if (jobs.some(isLastAttempt)) await this.#startApart(jobs)
     else this.#context.start(jobs)
   }
 
   async #startApart(jobs: readonly ClaimedJob[]): Promise<void> {
     const [now, later]: [ClaimedJob[], ClaimedJob[]] = [[], []]
     for (const job of jobs) {
-      if (!isLastChance(job)) now.push(job)
-      else if (this.#lastChance === null) {
-        this.#lastChance = job.id
+      if (!isLastAttempt(job)) now.push(job)
+      else if (this.#lastAttempt === null) {
+        this.#lastAttempt = job.id
         now.push(job)
       } else later.push(job)
     }
-    for (const { queue } of later) this.#turns.hold(queue)
-    await this.#context.giveBack(later) // before anything here can take them along
+    for (const { queue } of later) this.#turns.block(queue)
+    await this.#context.giveBack(later) // first: a job that crashes this process must not cost them an attempt
     this.#context.start(now)
   }
 
@@ -190,18 +192,24 @@ export class ClaimLoop implements WorkerLoop {
     for (const queue of queues) this.#turns.found(queue)
   }
 
-  #untilRoom(): Promise<void> {
+  #untilFreeSlot(): Promise<void> {
     return new Promise((resolve) => {
       const done = () => {
         this.#halt.removeEventListener('abort', done)
         resolve()
       }
-      this.#wakeForRoom = done
+      this.#onFreeSlot = done
       this.#halt.addEventListener('abort', done)
     })
   }
 }
 
-function isLastChance({ cameBack, attempt, maxAttempts }: ClaimedJob): boolean {
+export function claimLoopOf(plan: Plan, context: ClaimLoopContext, halt: AbortSignal): ClaimLoop {
+  const shares = [...plan.queues.values()].map(({ definition: { name }, weight, limit }) => ({ name, weight, limit }))
+  return new ClaimLoop(context, new Turns(plan.all ? null : shares), halt)
+}
+
+/** The job was rescued or released the last time, and is dead if this attempt fails. */
+function isLastAttempt({ cameBack, attempt, maxAttempts }: ClaimedJob): boolean {
   return cameBack && attempt > 1 && attempt >= maxAttempts
 }

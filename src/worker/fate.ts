@@ -1,4 +1,4 @@
-// What a handler may return instead of a result: what is to become of its job. Plain values, so that they can be tested,
+// What a handler may return instead of a result, to say how its job is settled. Fates are plain values, so they can be tested,
 // passed through middleware and sent between threads.
 
 import { defaults } from '../job/bounds.ts'
@@ -8,19 +8,19 @@ import { type Duration, toMs } from '../runtime/duration.ts'
 
 const fates = new WeakSet<object>()
 
-/** Put it off without costing an attempt. */
+/** The job is put off, and the run costs no attempt. */
 export interface Snooze {
   readonly fate: 'snooze'
   readonly delayMs: number
 }
 
-/** Give it back to the front of its queue without costing an attempt. */
+/** The job goes back to the front of its priority, and the run costs no attempt. */
 export interface Release {
   readonly fate: 'release'
   readonly reason: string
 }
 
-/** It is done, with a label for what came of it, and perhaps a warning. */
+/** The job is done, with a label and perhaps a warning. */
 export interface Outcome<Result = unknown> {
   readonly fate: 'outcome'
   readonly outcome: string
@@ -28,13 +28,13 @@ export interface Outcome<Result = unknown> {
   readonly result: Result | undefined
 }
 
-/** The gate of its queue closes, and it is released. */
+/** The worker's gate closes, and the job is released. */
 export interface CloseGate {
   readonly fate: 'closeGate'
   readonly reason: string
 }
 
-/** What it brings waits in an inbox for somebody to take it; if nobody does in time, the job comes back. */
+/** A value waits in an inbox until a consumer accepts it. If it is not accepted in time, the job becomes ready again. */
 export interface Offer {
   readonly fate: 'offer'
   readonly inbox: string
@@ -46,9 +46,9 @@ export interface Offer {
 export type Fate<Result = unknown> = Snooze | Release | Outcome<Result> | CloseGate | Offer
 
 export interface OfferOptions {
-  /** Its name; whoever takes from it says `holdfast.inbox(name)`. */
+  /** The name of the inbox; a consumer reads it with `holdfast.inbox(name)`. */
   readonly inbox: string
-  /** How long it waits there; 24 h unless given. */
+  /** How long the value waits there; 24 h unless given. */
   readonly ttl?: Duration
 }
 
@@ -86,12 +86,12 @@ export function closeGate(reason: string): CloseGate {
   return made({ fate: 'closeGate', reason: String(reason) })
 }
 
-/** Only what was made here counts: a result of the user's own may look like anything. */
+/** Only values that were made here are fates: a result of the application may have the same shape. */
 export function isFate(value: unknown): value is Fate {
   return typeof value === 'object' && value !== null && fates.has(value)
 }
 
-/** The same fate, come from another thread. */
+/** Makes a fate again of one that came from another thread as plain data. */
 export function adopt<F extends Fate>(fate: F): F {
   return made({ ...fate })
 }

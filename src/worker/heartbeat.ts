@@ -1,15 +1,16 @@
-// Keeps the leases of all runs fresh: a third into the lease every run is renewed, in one call. While the store is away it
-// is asked again sooner. A run whose lease is gone is told at once; so is one that somebody wants cancelled. Whether one is
-// to be cancelled is also asked in between, once a second and whenever a wake-up says so, because a lease may be long.
+// Renews the leases of all runs: after a third of the lease, every run in one call. While the store is away, the next try comes
+// sooner. A run is aborted at once when its lease is lost or its job was cancelled. Because a lease may be long, cancel
+// requests are also read in between: once a second, and on every wake-up for a cancel.
 //
-// A lease that ran out here but was not taken back there is still held: only the store's word counts. So a run goes on
-// through an outage, and its fence keeps it from doing harm where another worker was faster.
+// OUTAGES. If a lease runs out by the clock of this process, but the store has not rescued the job, the job is still leased: only
+// the store decides. So a run goes on through an outage. If another worker was faster, the fence rejects the settlement.
 //
-// A renewal counts from when it lands, and calls may land in another order than they were made. So one that gives a run
-// more time never crosses another of the same run: a beat that landed behind it would take that time back unnoticed.
+// ORDER. A renewal counts from its commit, and calls may commit in another order than they were made. A beat that committed after
+// an extension would take the extra time back, unnoticed. So an extension of a run is never in flight together with another
+// renewal of that run.
 //
-// Renewals are late when more than two thirds of a run's lease have passed since it was last renewed: one beat was missed, and
-// the lease ends after another third. That is told once, and health is not ok until a renewal has landed.
+// LATE. Renewals are late when more than two thirds of a run's lease have passed since its last renewal: one beat was missed,
+// and the lease ends after another third. `heartbeat.late` is emitted once, and health is not ok until a renewal was answered.
 
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -25,9 +26,9 @@ export interface HeartbeatContext {
   readonly outage: Outage
   renew(requests: readonly RenewRequest[]): Promise<RenewAnswer[]>
   cancelRequested(holds: readonly LeaseRef[]): Promise<boolean[]>
-  /** Looks at this time at the latest. */
+  /** Calls `look` at this time at the latest. */
   lookBy(at: number): void
-  /** What cannot be survived. */
+  /** The worker cannot go on. */
   fail(error: unknown): void
 }
 
@@ -37,7 +38,7 @@ export interface LateRenewals {
   readonly leftMs: number
 }
 
-/** How often it is asked whether a job is to be cancelled. */
+/** How often cancel requests are read. */
 const cancelCheckMs = 1_000
 const retryMaxMs = 2_000
 
@@ -51,9 +52,9 @@ export class Heartbeat {
   /** Runs that are being given more time. */
   readonly #extending = new Map<Run, Promise<void>>()
   #isChecking = false
-  /** It was asked for while a check was under way, which may have looked too early. */
+  /** A check was requested while another was under way, which may have read too early. */
   #checksAgain = false
-  /** Late renewals have been told of. */
+  /** `heartbeat.late` was emitted. */
   #isLate = false
   lastBeatAt: Date | null = null
 
@@ -67,7 +68,7 @@ export class Heartbeat {
     return this.#leaseMs() / 3
   }
 
-  /** A run begins; answers when to look. */
+  /** A run has begun; answers when to look. */
   began(now: number): number {
     if (this.#nextBeatAt === Number.POSITIVE_INFINITY) this.#nextBeatAt = now + this.#everyMs
     if (this.#nextCheckAt === Number.POSITIVE_INFINITY) this.#nextCheckAt = now + cancelCheckMs
@@ -91,11 +92,11 @@ export class Heartbeat {
       this.#nextCheckAt = now + cancelCheckMs
       this.check(null)
     }
-    this.#tellLate(now)
+    this.#emitLate(now)
     return Math.min(this.#nextBeatAt, this.#nextCheckAt)
   }
 
-  /** The runs whose renewal is late, and how long the first of their leases lasts; null where none is late. */
+  /** How many runs are renewed late, and how long the first of their leases still lasts; null if none is late. */
   late(now: number): LateRenewals | null {
     const late = [...this.#runs].filter((run) => run.state !== 'ended' && now > lateAfter(run))
     if (late.length === 0) return null
@@ -103,25 +104,25 @@ export class Heartbeat {
     return { jobs: late.length, leftMs: Math.max(0, Math.round(leftMs)) }
   }
 
-  #tellLate(now: number): void {
+  #emitLate(now: number): void {
     const late = this.late(now)
     if (late && !this.#isLate) this.#context.events.emit('heartbeat.late', { worker: this.#context.worker, ...late })
     this.#isLate = late !== null
   }
 
   /**
-   * A request to cancel these jobs may be there (null: for some job). It is only a hint, and may be forged: the store is
-   * asked, one question at a time. What comes while a question is under way is asked with the next one, about every run.
+   * There may be a request to cancel these jobs (null: some job). This is only a hint, and may be forged, so the store is
+   * asked, one call at a time. Hints that come during a call lead to one more call, about every run.
    */
   check(ids: readonly string[] | null): void {
     const runs = [...this.#runs].filter((run) => run.state === 'running' && run.abortKind === null)
     const asked = ids === null ? runs : runs.filter(({ claimed }) => ids.includes(claimed.id))
     if (asked.length === 0) return
     if (this.#isChecking) this.#checksAgain = true
-    else this.#checkInTurn(asked)
+    else this.#checkOneAtATime(asked)
   }
 
-  /** Holds this run for so long from now. */
+  /** Renews the lease of this run, for this long from now. */
   async renew(run: Run, leaseMs: number): Promise<void> {
     const before = Promise.allSettled([this.#beating, this.#extending.get(run)])
     const extended = before.then(() => this.#extend(run, leaseMs))
@@ -135,16 +136,16 @@ export class Heartbeat {
 
   async #extend(run: Run, leaseMs: number): Promise<void> {
     const askedAt = this.#context.timers.now()
-    if (askedAt + leaseMs <= run.leaseUntil) return // it was given more meanwhile
+    if (askedAt + leaseMs <= run.leaseUntil) return // another extension gave it more meanwhile
     const [answer] = await this.#context.renew([{ id: run.claimed.id, fence: run.claimed.fence, leaseMs }])
-    this.#heed(run, answer as RenewAnswer, askedAt, leaseMs)
+    this.#apply(run, answer as RenewAnswer, askedAt, leaseMs)
     if (answer === 'lost') throw lost(run)
     if (isRefused(answer)) throw toError(answer)
   }
 
   async #beat(): Promise<void> {
     const askedAt = this.#context.timers.now()
-    // One that was given more time keeps it.
+    // A run that was given more time keeps it.
     const isDue = (run: Run) => !this.#extending.has(run) && askedAt + run.leaseMs > run.leaseUntil
     const runs = [...this.#runs].filter((run) => run.state !== 'ended' && isDue(run))
     if (runs.length === 0) return
@@ -157,7 +158,7 @@ export class Heartbeat {
       })
       this.lastBeatAt = new Date()
       runs.forEach((run, i) => {
-        this.#heed(run, answers[i] as RenewAnswer, askedAt, run.leaseMs)
+        this.#apply(run, answers[i] as RenewAnswer, askedAt, run.leaseMs)
       })
     } catch (error) {
       if (!isOutage(error)) return this.#context.fail(error)
@@ -168,9 +169,9 @@ export class Heartbeat {
     }
   }
 
-  #heed(run: Run, answer: RenewAnswer, askedAt: number, leaseMs: number): void {
+  #apply(run: Run, answer: RenewAnswer, askedAt: number, leaseMs: number): void {
     if (answer === 'lost')
-      run.abort('lost', lost(run)) // one that is being settled hears it from its settlement
+      run.abort('lost', lost(run)) // does nothing while the run settles: the settlement answers `lost` itself
     else if (isRefused(answer)) return
     else {
       run.leaseUntil = askedAt + leaseMs
@@ -178,7 +179,7 @@ export class Heartbeat {
     }
   }
 
-  async #checkInTurn(runs: readonly Run[]): Promise<void> {
+  async #checkOneAtATime(runs: readonly Run[]): Promise<void> {
     this.#isChecking = true
     await this.#check(runs)
     this.#isChecking = false
@@ -194,7 +195,7 @@ export class Heartbeat {
         if (requested[i]) run.abort('cancelled', cancelled(run))
       })
     } catch (error) {
-      if (!isOutage(error)) this.#context.fail(error) // an outage is met by the next renewal, which says so
+      if (!isOutage(error)) this.#context.fail(error) // an outage is reported by the next renewal
     }
   }
 }
@@ -204,7 +205,7 @@ function lateAfter({ leaseUntil, leaseMs }: Run): number {
 }
 
 function lost({ claimed: { id, queue, attempt } }: Run): HoldfastError {
-  const message = `Job ${id} is no longer this worker's: its lease ran out and was taken back, or it was settled elsewhere.`
+  const message = `Job ${id} is no longer leased to this worker: the lease ran out and the job was rescued, or it was settled elsewhere.`
   return new HoldfastError('LEASE_LOST', message, { id, queue, attempt })
 }
 

@@ -1,4 +1,4 @@
-// A job as its handler sees it.
+// The job object that a handler gets.
 
 import type { DeliveryFacts } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
@@ -24,7 +24,7 @@ import {
 } from './fate.ts'
 import { StagedEffects } from './staged-effects.ts'
 
-/** What a job needs of the run it is part of. */
+/** What a job needs of its run. */
 export interface JobContext {
   readonly claimed: ClaimedJob
   readonly timeoutMs: number
@@ -35,19 +35,22 @@ export interface JobContext {
   delivered(facts: DeliveryFacts): void
   /** The timeout does not run until `startClock`. */
   pauseClock?(): void
-  /** The handler begins: the whole timeout from now. */
+  /** The handler begins: its whole timeout counts from now. */
   startClock?(): void
-  /** False: the job was settled or given up, and its handler must not start. */
+  /** False: the job was settled or abandoned, and its handler must not start. */
   isHeld?(): boolean
 }
 
-/** How long a job may ask for at a time. */
+/** The bounds of one `extend`. */
 export const extendRule: DurationRule = { min: 1, max: bounds.leaseMaxMs }
 
 export function checkProgress(value: number, message: string | null): void {
   checkNumber(value, 'progress', 0, 1)
   if (message !== null) checkText(message, 'message', bounds.progressMessageBytes)
 }
+
+/** Known by every copy of this package. */
+const delivered = Symbol.for('holdfast.Job.delivered')
 
 export class Job<Payload = unknown, Result = unknown> {
   readonly payload: Payload
@@ -82,7 +85,7 @@ export class Job<Payload = unknown, Result = unknown> {
     return this.#context.claimed.priority
   }
 
-  /** The id of the batch that it is an item of; null where it is none. */
+  /** The id of the batch that this job is an item of; null if it is no item. */
   get batch(): string | null {
     return this.#context.claimed.batch
   }
@@ -104,31 +107,34 @@ export class Job<Payload = unknown, Result = unknown> {
     return this.#decoded().headers
   }
 
-  /** What the last `holdfast.wake(id, data)` brought; undefined where there was none. */
+  /** The data of the last `holdfast.wake(id, data)`; undefined if there was none. */
   get wake(): unknown {
     return this.#decoded().wake
   }
 
   /**
-   * Aborts when the job is cancelled, takes too long, is no longer this worker's, or must make way for a shutdown. The
-   * reason is a HoldfastError: JOB_CANCELLED, JOB_TIMEOUT, LEASE_LOST or CLOSED.
+   * Aborts when the job is cancelled, exceeds its timeout, loses its lease, or is interrupted by a shutdown. The reason is a
+   * HoldfastError: JOB_CANCELLED, JOB_TIMEOUT, LEASE_LOST or CLOSED.
    */
   get signal(): AbortSignal {
     return this.#context.signal()
   }
 
-  /** What is to happen together with the end of this job, if it ends well. */
+  /** What is written in the transaction that settles this job as done. */
   get effects(): StagedEffects {
     this.#effects ??= new StagedEffects()
     return this.#effects
   }
 
-  /** How far it is, 0 to 1, for whoever looks. Kept soon, in one call for all jobs; nothing waits for it. */
+  /** Records how far the job is, 0 to 1. It is stored soon, in one call for all jobs of the worker; nothing waits for it. */
   async progress(value: number, message?: string): Promise<void> {
     this.#context.progress(value, message ?? null)
   }
 
-  /** Adds to what this run has cost, such as `('tokens', 1200)`. Kept when the run ends, well or not; a batch sums it up. */
+  /**
+   * Adds to the costs of this run, such as `('tokens', 1200)`. They are stored when it is done or has failed; a batch sums
+   * them.
+   */
   cost(name: string, amount: number): void {
     this.#costs ??= new CostSum()
     this.#costs.add(name, amount)
@@ -138,35 +144,35 @@ export class Job<Payload = unknown, Result = unknown> {
     this.#context.log(message, isObject(facts) ? facts : facts == null ? {} : { facts })
   }
 
-  /** Asks for more time: from now on for so long, both the lease and the timeout. Rejects with LEASE_LOST. */
+  /** Gives the job this much time from now, for its lease and its timeout. Rejects with LEASE_LOST if the lease is lost. */
   extend(duration: Duration): Promise<void> {
     return this.#context.extend(duration)
   }
 
-  /** To be returned: put it off without costing an attempt. */
+  /** Return this to put the job off. The run costs no attempt. */
   snooze(delay: Duration): Snooze {
     return snooze(delay)
   }
 
-  /** To be returned: give it back without costing an attempt. */
+  /** Return this to give the job back. The run costs no attempt. */
   release(reason?: string): Release {
     return release(reason)
   }
 
-  /** To be returned: it is done, with a label for what came of it. */
+  /** Return this if the job is done, with a label such as `saved` or `duplicate`. */
   outcome(label: string, result?: Result, options?: OutcomeOptions): Outcome<Result> {
     return outcome(label, result, options)
   }
 
   /**
-   * To be returned: what it brings waits in an inbox for somebody to accept it, and then the job is done. If nobody does within
-   * `ttl`, it comes back and runs again, without costing an attempt.
+   * Return this to offer a value in an inbox. When a consumer accepts the value, the job is done. If it is not accepted within
+   * `ttl`, the job becomes ready and runs again; the first run costs no attempt.
    */
   offer(value: unknown, options: OfferOptions): Offer {
     return offer(value, options)
   }
 
-  /** To be returned: the worker's gate closes, and the job is given back. */
+  /** Return this to close the worker's gate and give the job back. */
   closeGate(reason: string): CloseGate {
     return closeGate(reason)
   }
@@ -180,12 +186,13 @@ export class Job<Payload = unknown, Result = unknown> {
     return job.#context.claimed
   }
 
-  /** Tells of a webhook's call, whose job this is. */
+  /** Reports the HTTP call of a webhook job. In a thread of a bundle the job is made by another copy of this class. */
   static delivered(job: Job, facts: DeliveryFacts): void {
-    job.#context.delivered(facts)
+    const tell: (this: Job, facts: DeliveryFacts) => void = Reflect.get(job, delivered)
+    tell.call(job, facts)
   }
 
-  /** For a handler that starts later than it is called. */
+  /** For a handler in a thread, which begins later than it is called. */
   static pauseClock(job: Job): void {
     job.#context.pauseClock?.()
   }
@@ -203,13 +210,20 @@ export class Job<Payload = unknown, Result = unknown> {
     return job.#effects
   }
 
-  /** What it has cost so far, if anything was said of it. */
+  /** The costs that were added so far; null if none were. */
   static costsIn(job: Job): Costs | null {
     return job.#costs?.total ?? null
   }
+
+  static {
+    const tell = function (this: Job, facts: DeliveryFacts) {
+      this.#context.delivered(facts)
+    }
+    Object.defineProperty(Job.prototype, delivered, { value: tell })
+  }
 }
 
-/** A handler in JavaScript may say `job.log('failed', error.message)`. */
+/** A handler in JavaScript may call `job.log('failed', error.message)`. */
 function isObject(value: unknown): boolean {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

@@ -1,5 +1,5 @@
-// From what a handler said to a settlement. Whatever it returned or threw, there is one: what cannot be stored, validated or
-// prepared is a failure of that attempt.
+// Makes a settlement of what a handler returned or threw. There always is one: a result that cannot be stored or validated, or
+// effects that cannot be prepared, fail the attempt.
 
 import type { HoldfastError } from '../errors.ts'
 import { backoffMs } from '../job/backoff.ts'
@@ -19,7 +19,7 @@ import { type Fate, isFate, type Offer } from './fate.ts'
 import type { StagedEffects } from './staged-effects.ts'
 import { ThreadCrashed } from './threads/thread-crashed.ts'
 
-/** What must be known of a run to settle it. */
+/** What a settlement of a run is made from. */
 export interface SettlementFacts {
   readonly definition: AnyDefinition
   readonly claimed: ClaimedJob
@@ -27,7 +27,7 @@ export interface SettlementFacts {
   readonly capabilities: Capabilities
   readonly define: Define
   readonly staged: StagedEffects | null
-  /** What its handler said that it has cost so far. */
+  /** The costs that its handler has added so far. */
   readonly costs: Costs | null
   closeGate(reason: string): Promise<void>
   random(): number
@@ -36,7 +36,7 @@ export interface SettlementFacts {
 export type Abort = { readonly kind: AbortKind; readonly error: HoldfastError }
 export type AbortKind = 'timeout' | 'cancelled' | 'lost' | 'shutdown'
 
-/** A promise only where something must be waited for. */
+/** A promise only if a check or a preparation is asynchronous. */
 export function ofReturned(value: unknown, facts: SettlementFacts): Settlement | Promise<Settlement> {
   try {
     const settlement = isFate(value) ? ofFate(value, facts) : done(value, unlabelled, facts)
@@ -47,7 +47,7 @@ export function ofReturned(value: unknown, facts: SettlementFacts): Settlement |
   }
 }
 
-/** Anything can be thrown, also what throws when it is looked at. */
+/** Anything can be thrown, also an object whose getters throw. */
 export function ofThrown(error: unknown, facts: SettlementFacts): Settlement | Promise<Settlement> {
   try {
     if (!isGateClosed(error)) return ofFailure(error, facts)
@@ -57,7 +57,7 @@ export function ofThrown(error: unknown, facts: SettlementFacts): Settlement | P
   }
 }
 
-/** It was aborted and did not finish. Null: there is nothing to settle. */
+/** The handler was aborted and did not finish. Null: there is nothing to settle. */
 export function ofAborted({ kind, error: reason }: Abort, error: unknown, facts: SettlementFacts): Settlement | null {
   switch (kind) {
     case 'lost':
@@ -68,7 +68,7 @@ export function ofAborted({ kind, error: reason }: Abort, error: unknown, facts:
       return { as: 'release' }
     case 'cancelled':
       if (error === reason || isAbortError(error)) return { as: 'cancelled', effects: null }
-      return retry(error, facts) // the store makes it cancelled, and the history keeps the error
+      return retry(error, facts) // the store makes the job cancelled, and the history keeps the error
   }
 }
 
@@ -122,7 +122,7 @@ async function released(reason: string, facts: SettlementFacts): Promise<Settlem
   return { as: 'release' }
 }
 
-/** It waits for as long as what it offers does, and comes back by itself. */
+/** The job is put off for as long as its offer waits, and then becomes ready again. */
 function offered({ inbox, value, ttlMs }: Offer, { claimed }: SettlementFacts): Settlement {
   const { id, queue, batch, attempt } = claimed
   const put = { key: inboxKey(inbox, id), value: encodeOffered({ queue, batch, attempt, value }), ttlMs }
@@ -149,9 +149,9 @@ function doneWith(result: unknown, labels: Labels, facts: SettlementFacts): Sett
   const { outcome, warning } = labels
   const annotations = annotationsOf({ outcome, warning, costs })
   if (text === null && annotations === null && !staged) return plainlyDone
-  const said = annotations === null ? {} : { annotations }
-  if (!staged) return { as: 'done', result: text, effects: null, ...said }
-  return prepared(staged, facts).then((effects) => ({ as: 'done', result: text, effects, ...said }))
+  const annotated = annotations === null ? {} : { annotations }
+  if (!staged) return { as: 'done', result: text, effects: null, ...annotated }
+  return prepared(staged, facts).then((effects) => ({ as: 'done', result: text, effects, ...annotated }))
 }
 
 async function prepared(staged: StagedEffects, { capabilities, define }: SettlementFacts): Promise<EffectSet | null> {
@@ -163,7 +163,7 @@ function endingOf(error: unknown): FailedEnding {
   return error instanceof ThreadCrashed ? 'crashed' : 'failed'
 }
 
-/** By its name: it may come from another thread. */
+/** Recognised by its name, because it may come from another thread. */
 function isGateClosed(error: unknown): error is Error & { readonly reason: string } {
   return error instanceof Error && error.name === 'GateClosed' && 'reason' in error && typeof error.reason === 'string'
 }

@@ -1,4 +1,4 @@
-// What `work` takes, and how it becomes what a worker needs: every queue with its handler, every number checked.
+// The options of `work`, and the plan that a worker is made from: every queue with its handler, every option checked.
 
 import { availableParallelism, hostname } from 'node:os'
 import { HoldfastError } from '../errors.ts'
@@ -22,37 +22,37 @@ export type Handler<Payload = unknown, Result = unknown> = (
 /** A module whose default export is the handler; it runs in a pool of threads. */
 export type HandlerModule = URL
 
-/** Runs around every handler: look at the job, call `next`, look at what came of it. */
+/** Runs around every handler: it can read the job, call `next`, and read or replace what `next` returns. */
 export type Middleware = (job: Job, next: () => Promise<unknown>) => Promise<unknown>
 
-/** A gate that all workers of a queue wait before; see `holdfast.gate(name)`. */
+/** A gate that must be open before a worker claims; see `holdfast.gate(name)`. */
 export interface WorkerGate extends OpenGate {
   passNow(): GatePass
-  /** Nobody here waits before it any more. */
+  /** This worker does not use the gate any more. */
   stop(): void
 }
 
 export interface QueueWorkOptions {
-  /** Its share beside the other queues of this worker; 1 unless given. */
+  /** The share of this queue among the queues of this worker; 1 unless given. */
   readonly weight?: number
-  /** The most of its jobs that this worker runs at a time; no more than the worker's own unless given. */
+  /** The most jobs of this queue that the worker runs at a time; the worker's `concurrency` unless given. */
   readonly concurrency?: number
   /** For a handler in a module. */
   readonly threads?: ThreadsOption
 }
 
-/** How many threads, as many as there are cores unless given; or also how much memory each may use. */
+/** How many threads, one for each core unless given; as an object also how much memory each may use. */
 export type ThreadsOption = number | { readonly count?: number; readonly maxMemoryMb?: number }
 
 export interface WorkOptions {
   /** The most jobs at a time; 10 unless given. */
   readonly concurrency?: number
-  /** How long a job is held unless it is renewed, which happens after a third of it; the shortest of the queues unless given. */
+  /** How long a lease lasts; it is renewed after a third of that. The shortest lease of the queues unless given. */
   readonly lease?: Duration
   readonly middleware?: readonly Middleware[]
-  /** Who it is, for the history; the host, the process and something random unless given. */
+  /** The name of the worker in the history; host, process id and a random part unless given. */
   readonly name?: string
-  /** How long an aborted handler has to end before it is left behind; 5 s unless given. */
+  /** How long an aborted handler has to end before it is abandoned; 5 s unless given. */
   readonly unwind?: Duration
   readonly gate?: WorkerGate
   /** Whether this process also sweeps and fires schedules while it works; true unless given. */
@@ -92,7 +92,7 @@ export interface Plan {
   readonly middleware: readonly Middleware[]
   readonly gate: WorkerGate | null
   readonly sweeps: boolean
-  /** Every queue there is has this handler. */
+  /** The handler for every queue of the store; null if queues are named. */
   readonly all: Handler | null
   readonly queues: ReadonlyMap<string, ServedQueue>
 }
@@ -110,7 +110,7 @@ export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOpti
   const served = isAll ? [] : pairs.map((pair) => toServed(pair, most, options.threads))
   const queues = new Map(served.map((queue) => [queue.definition.name, queue]))
   if (queues.size < served.length)
-    throw invalid('queues', 'Each queue has one handler in a worker; one is named twice.')
+    throw invalid('queues', 'A worker has one handler for each queue; one queue is named twice.')
   if (!isAll && queues.size === 0) throw invalid('queues', 'Name at least one queue and its handler.')
   if (options.threads !== undefined && served.every(({ handler }) => typeof handler === 'function'))
     throw invalid('threads', 'threads is for handlers given as the URL of a module; here all are functions.')
@@ -186,10 +186,10 @@ function checkMiddleware(middleware: unknown): readonly Middleware[] {
 function checkGate(gate: unknown): WorkerGate | null {
   if (gate === undefined) return null
   if (typeof gate === 'object' && gate !== null && 'whenOpen' in gate && 'passNow' in gate) return gate as WorkerGate
-  throw invalid('gate', `gate is what holdfast.gate(name) gives; got ${show(gate)}.`)
+  throw invalid('gate', `gate must be made by holdfast.gate(name); got ${show(gate)}.`)
 }
 
-/** Tells apart every worker there is, and tells a person where to look. */
+/** Unique among all workers, and readable: it names the host and the process. */
 function newWorkerName(): string {
   return `${hostname().slice(0, 100)}-${process.pid}-${newId().slice(-6)}`
 }

@@ -1,9 +1,9 @@
-// The store is away. Everybody who asks it goes on asking, less and less often; that it is away is told once, and so is
-// that it is back.
+// What a worker does while the store is away. Every caller repeats its call, less and less often. `store.down` is emitted once,
+// and `store.up` once when the store answers again.
 //
-// A store that refuses some calls and answers others (the fact `refuses` of its error) is not back because it answers those
-// others. It is back when a call that it refused has been answered, or is not made any more. The same holds for a call that has
-// failed several times although the store answered others meanwhile, whatever its error says.
+// A store may refuse some calls and answer others (the fact `refuses` of its error). Then an answer to another call does not mean
+// that it is back. It is back when a call that it refused has been answered, or is not made any more. The same holds for a call
+// that has failed several times although the store answered others meanwhile, whatever its error says.
 
 import { HoldfastError, isHoldfastError, isRefused, type Refused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -11,16 +11,17 @@ import { pause, type Timers } from '../runtime/clock.ts'
 
 const pauseMinMs = 50
 const pauseMaxMs = 5_000
-/** In real time: it is the world that does not answer. */
+/** In real time, also under virtual timers, because the server or the network does not answer. */
 const silentMs = 10_000
 const lookMs = 1_000
-/** So many failures of one call, each while the store answered others, are told. */
+/** After this many failures of one call, each while the store answered others, the store counts as away. */
 const besideMax = 2
 
+/** A call that is made again until it is answered. */
 export interface RepeatedCall {
-  /** When the last try that failed was asked. */
+  /** When the last try that failed was made. */
   since: number
-  /** Failures while the store answered others. */
+  /** Failures while the store answered other calls. */
   beside: number
 }
 
@@ -32,7 +33,7 @@ export class Outage {
   #since: number | null = null
   #answeredAt = Number.NEGATIVE_INFINITY
   #error: Error | null = null
-  /** Who waits for an answer. All are looked after by one timer, which most never touch: they are answered before. */
+  /** Calls that wait for an answer. One timer looks at all of them; most are answered before it does. */
   readonly #asked = new Set<{ readonly at: number; looks: number }>()
   /** Calls that the store has refused and that are made again. */
   readonly #refused = new Set<RepeatedCall>()
@@ -45,12 +46,14 @@ export class Outage {
     this.#random = random
   }
 
-  /** What is wrong with the store, while something is. */
+  /** Why the store counts as away; null while it answers. */
   get error(): Error | null {
     return this.#error
   }
 
-  /** Asks until it is answered. What is no outage is thrown; so is the outage itself once the signal has aborted. */
+  /**
+   * Repeats the call until it is answered. Throws errors that are no outage, and the outage itself once the signal has aborted.
+   */
   async survive<T>(call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     const made = this.repeated()
     try {
@@ -71,7 +74,7 @@ export class Outage {
     }
   }
 
-  /** A call that is made until it is answered, here or elsewhere; say of each try how it ended. */
+  /** For a caller that repeats a call itself. It reports each try with `failed` or `succeeded`. */
   repeated(): RepeatedCall {
     return { since: this.#timers.now(), beside: 0 }
   }
@@ -81,34 +84,34 @@ export class Outage {
     made.since = askedAt
     if (!isRefusal(error) && made.beside < besideMax) return
     this.#refused.add(made)
-    this.#tell(error)
+    this.#markDown(error)
   }
 
-  /** It was answered, or is not made any more. */
+  /** The call was answered, or is not made any more. */
   succeeded(made: RepeatedCall): void {
     made.beside = 0
     made.since = this.#timers.now()
-    if (this.#refused.delete(made)) this.#up()
+    if (this.#refused.delete(made)) this.#answered()
   }
 
-  /** Asks once. A store that says nothing at all is away, too: a connection may be dead without knowing. */
+  /** Makes the call once. A store that does not answer at all is away, too: a dead connection may give no error. */
   async ask<T>(call: () => Promise<T>): Promise<T> {
     const asked = { at: this.#timers.now(), looks: 0 }
     this.#asked.add(asked)
     this.#watch ??= setInterval(() => this.#look(), lookMs).unref()
     try {
       const answer = await call()
-      this.#up()
+      this.#answered()
       return answer
     } catch (error) {
-      if (isOutage(error)) this.#down(error, asked.at)
+      if (isOutage(error)) this.#unanswered(error, asked.at)
       throw error
     } finally {
       this.#asked.delete(asked)
     }
   }
 
-  /** Looks are counted, and not time: a process that did not get to listen cannot say that nobody spoke. */
+  /** Counts looks instead of time: while the event loop was blocked, an answer may have come that was not read yet. */
   #look(): void {
     if (this.#asked.size === 0 && this.#watch) {
       clearInterval(this.#watch)
@@ -116,23 +119,23 @@ export class Outage {
     }
     for (const asked of this.#asked) {
       asked.looks += 1
-      if (asked.looks === silentMs / lookMs) this.#down(silent(), asked.at)
+      if (asked.looks === silentMs / lookMs) this.#unanswered(silent(), asked.at)
     }
   }
 
-  /** It did not answer what it was asked then. It may have answered others since: then it is not away. */
-  #down(error: Error, askedAt: number): void {
-    if (askedAt >= this.#answeredAt) this.#tell(error)
+  /** A call that was made at this time was not answered. If the store has answered another call since, it is not away. */
+  #unanswered(error: Error, askedAt: number): void {
+    if (askedAt >= this.#answeredAt) this.#markDown(error)
   }
 
-  #tell(error: Error): void {
+  #markDown(error: Error): void {
     this.#error = error
     if (this.#since !== null) return
     this.#since = this.#timers.now()
     this.#events.emit('store.down', { by: this.#by, error })
   }
 
-  #up(): void {
+  #answered(): void {
     const now = this.#timers.now()
     if (this.#refused.size > 0) return
     this.#answeredAt = now
@@ -148,12 +151,12 @@ export function isOutage(error: unknown): error is Error {
   return isHoldfastError(error, 'STORE_UNAVAILABLE')
 }
 
-/** The store is there, and refuses what it was asked for. */
+/** The store is reachable, and refuses this call. */
 function isRefusal(error: Error): boolean {
   return isHoldfastError(error) && error.facts['refuses'] !== undefined
 }
 
-/** A store that is away may say so to each request in its own place. */
+/** A store that is away may answer so for each request of a call. */
 export function isAway(answer: unknown): answer is Refused {
   return isRefused(answer) && answer.refused === 'STORE_UNAVAILABLE'
 }
@@ -167,7 +170,7 @@ function silent(): HoldfastError {
   return new HoldfastError('STORE_UNAVAILABLE', `The store has not answered for ${silentMs / 1_000} s.`)
 }
 
-/** Doubled each time, and no two workers in step. */
+/** Doubles each time, and is jittered so that workers do not ask in step. */
 function pauseAfter(tries: number, random: number): number {
   return Math.min(pauseMaxMs, pauseMinMs * 2 ** Math.min(tries, 10)) * (0.75 + random / 2)
 }

@@ -1,5 +1,5 @@
-// Looks at something again and again, with a pause in between that is a little different each time, so that a thousand
-// processes do not look at the same moment. A look that fails is followed by the next one.
+// Calls a function again and again, with a jittered pause in between, so that a thousand processes do not call in the same
+// moment. A call that fails is followed by the next one.
 
 const jitter = 0.2
 
@@ -27,7 +27,7 @@ export class Poll {
     this.#timer = null
   }
 
-  /** Whether the process stays alive for the next look. */
+  /** Whether the process stays alive for the next call. */
   set holdsProcess(holds: boolean) {
     this.#holdsProcess = holds
     if (holds) this.#timer?.ref()
@@ -43,6 +43,6 @@ export class Poll {
 
   async #lookThenPause(timer: NodeJS.Timeout): Promise<void> {
     await this.#look().catch(() => undefined)
-    if (this.#timer === timer) this.#pause() // else it was stopped meanwhile, and perhaps started anew
+    if (this.#timer === timer) this.#pause() // otherwise it was stopped meanwhile, and perhaps started again
   }
 }

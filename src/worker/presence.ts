@@ -1,6 +1,6 @@
-// Who is there. Every worker keeps one entry in the key-value store that says which queues it serves and where it runs. It is
-// written again at a third of its time and taken away when the worker stops, so that one that died is forgotten within a
-// minute. Nothing depends on it but what people are told: a write that fails is left to the next.
+// Which workers there are. Every worker keeps one entry in the key-value store, with the queues that it serves and where it
+// runs. The worker writes the entry again at a third of its time to live, and deletes it when it stops. So the entry of a worker
+// that died is gone within a minute. Only what people read depends on it: a write that fails is made good by the next one.
 
 import { hostname } from 'node:os'
 import { bounds } from '../job/bounds.ts'
@@ -8,29 +8,31 @@ import { isPlainObject } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import { isQueueName, isText, isTime } from '../job/names.ts'
 import { entriesIn } from '../kv/entries.ts'
+import { settingsDigest } from '../queue/stored-definitions.ts'
 import type { Timers } from '../runtime/clock.ts'
 import { newId } from '../runtime/id.ts'
 import type { KvAnswer, KvEntry, KvWrite, Store } from '../store/store.ts'
+import type { Plan } from './options.ts'
 
 const presencePrefix = 'holdfast.worker.'
 
 const ttlMs = 60_000
 const everyMs = ttlMs / 3
 
-/** A worker that has been heard of within the last minute. */
+/** A worker whose last heartbeat is younger than a minute. */
 export interface WorkerInfo {
   readonly name: string
-  /** Null: every queue there is. */
+  /** Null: every queue of the store. */
   readonly queues: readonly string[] | null
   readonly concurrency: number
-  /** A digest of the definition of each queue that it serves by one. */
+  /** A digest of the definition of each queue that it serves by a definition of its own. */
   readonly definitions: Readonly<Record<string, string>>
   readonly host: string
   readonly pid: number
   readonly since: Date
 }
 
-type Said = Pick<WorkerInfo, 'name' | 'queues' | 'concurrency' | 'definitions'>
+type OwnFacts = Pick<WorkerInfo, 'name' | 'queues' | 'concurrency' | 'definitions'>
 
 export interface PresenceContext {
   readonly timers: Timers
@@ -41,14 +43,14 @@ export interface PresenceContext {
 export class Presence {
   readonly #context: PresenceContext
   readonly #key = `${presencePrefix}${newId()}` // two workers may have been given the same name
-  readonly #says: Said
+  readonly #facts: OwnFacts
   #since: number | null = null
   #callOff: (() => void) | null = null
   #writing: Promise<unknown> = Promise.resolve()
 
-  constructor(context: PresenceContext, says: Said) {
+  constructor(context: PresenceContext, facts: OwnFacts) {
     this.#context = context
-    this.#says = says
+    this.#facts = facts
   }
 
   begin(): void {
@@ -65,7 +67,7 @@ export class Presence {
 
   async #write(): Promise<void> {
     this.#since ??= await this.#context.time()
-    const value = JSON.stringify({ ...this.#says, host: hostname(), pid: process.pid, since: this.#since })
+    const value = JSON.stringify({ ...this.#facts, host: hostname(), pid: process.pid, since: this.#since })
     await this.#context.write([{ as: 'put', key: this.#key, value, ttlMs }])
   }
 }
@@ -75,7 +77,17 @@ export async function readWorkers(store: Pick<Store, 'kvScan'>): Promise<WorkerI
   return (await entriesIn(store, presencePrefix)).map(readPresence).filter((worker) => worker !== null)
 }
 
-/** Null: what is stored there is no presence of a worker. */
+export function presenceOf(store: Store, timers: Timers, { name, all, queues, concurrency }: Plan): Presence {
+  const context = { timers, time: () => store.time(), write: (writes: readonly KvWrite[]) => store.kvWrite(writes) }
+  const definitions = Object.fromEntries(
+    [...queues.values()].flatMap(({ definition: { name: queue, settings } }) =>
+      settings === null ? [] : [[queue, settingsDigest(settings)]],
+    ),
+  )
+  return new Presence(context, { name, queues: all ? null : [...queues.keys()], concurrency, definitions })
+}
+
+/** Null: the entry is not the presence of a worker. */
 function readPresence({ value }: KvEntry): WorkerInfo | null {
   try {
     const stored = parseJson(value) as { readonly [Name in keyof WorkerInfo]?: unknown }
@@ -94,7 +106,7 @@ function isCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && Number(value) > 0
 }
 
-/** Of queues, by name; what is no such digest is left out. */
+/** By queue; what is not a digest is left out. */
 function digestsOf(value: unknown): Readonly<Record<string, string>> {
   if (!isPlainObject(value)) return {}
   const digests = Object.entries(value as object).filter(

@@ -1,7 +1,7 @@
-// How far jobs are, as their handlers say. The newest word of each job is kept and sent at most four times a second, in one
-// call for all; a handler that reports every row costs no more than one that reports every minute. It is a courtesy to
-// whoever looks: what cannot be sent is dropped. One call is on its way at a time, so that an older word never lands behind
-// a newer one, and a store that does not answer is not asked again and again.
+// The progress that handlers report. The newest report of each job is kept and sent at most four times a second, in one call
+// for all jobs. So a handler that reports every row costs no more than one that reports every minute. Nothing depends on
+// progress, so a report that cannot be sent is dropped. One call is in flight at a time, for two reasons: an older report is
+// never stored after a newer one, and a store that does not answer is not called again and again.
 
 import type { Timers } from '../runtime/clock.ts'
 import type { ProgressRequest } from '../store/store.ts'
@@ -12,7 +12,7 @@ const everyMs = 250
 export class ProgressBoard {
   readonly #timers: Timers
   readonly #send: (requests: readonly ProgressRequest[]) => Promise<unknown>
-  readonly #news = new Map<Run, { readonly progress: number; readonly message: string | null }>()
+  readonly #newest = new Map<Run, { readonly progress: number; readonly message: string | null }>()
   #callOff: (() => void) | null = null
   #sentAt = Number.NEGATIVE_INFINITY
   #isSending = false
@@ -23,37 +23,37 @@ export class ProgressBoard {
   }
 
   note(run: Run, progress: number, message: string | null): void {
-    this.#news.set(run, { progress, message })
+    this.#newest.set(run, { progress, message })
     this.#flushSoon()
   }
 
-  /** It has ended: nobody asks how far it was. */
+  /** The run has ended, so its progress no longer matters. */
   forget(run: Run): void {
-    if (this.#news.size > 0) this.#news.delete(run)
+    if (this.#newest.size > 0) this.#newest.delete(run)
   }
 
   stop(): void {
     this.#callOff?.()
     this.#callOff = null
-    this.#news.clear()
+    this.#newest.clear()
   }
 
   #flushSoon(): void {
-    if (this.#callOff || this.#isSending || this.#news.size === 0) return
+    if (this.#callOff || this.#isSending || this.#newest.size === 0) return
     const waitMs = Math.max(0, this.#sentAt + everyMs - this.#timers.now())
     this.#callOff = this.#timers.after(waitMs, () => this.#flush(), { keepsProcess: false })
   }
 
   async #flush(): Promise<void> {
     this.#callOff = null
-    if (this.#news.size === 0) return
+    if (this.#newest.size === 0) return
     this.#sentAt = this.#timers.now()
-    const requests = Array.from(this.#news, ([run, news]) => ({
+    const requests = Array.from(this.#newest, ([run, newest]) => ({
       id: run.claimed.id,
       fence: run.claimed.fence,
-      ...news,
+      ...newest,
     }))
-    this.#news.clear()
+    this.#newest.clear()
     this.#isSending = true
     await this.#send(requests).catch(() => undefined)
     this.#isSending = false

@@ -6,13 +6,17 @@
 //   unwinding ──ended in time──▶ settling
 //      └────────ignored its signal──▶ settling, and the handler is abandoned
 //
-// The place of a run is free once its handler has ended or was abandoned; its settlement needs none. Whatever an abandoned
-// handler does later is thrown away: the settlement was decided when it was left behind, and is decided only once. A handler
-// that never asked for its signal cannot follow it, so nobody waits for it to unwind.
+// SLOTS. The slot of a run is free once its handler has ended or was abandoned; a settlement needs no slot.
 //
-// What is settled after an abort: too long fails the attempt, whatever the handler says; a cancelled job that finished all
-// the same is done, else cancelled; one that made way for a shutdown is done if it finished, else released without cost;
-// a lost lease settles nothing.
+// ABANDONED HANDLERS. What an abandoned handler does later has no effect: its settlement was decided when it was abandoned, and
+// is decided only once. A handler that never read its signal cannot follow it, so the run does not wait for it to unwind.
+//
+// What is settled after an abort:
+//
+//   timeout      the attempt has failed, whatever the handler returns
+//   cancelled    done if the handler returned all the same, otherwise cancelled
+//   shutdown     done if the handler returned in time, otherwise released at no cost
+//   lost lease   nothing is settled
 
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { DeliveryFacts, Events, RunFacts } from '../events.ts'
@@ -35,20 +39,20 @@ import {
   retryDelayMs,
   type SettlementFacts,
 } from './normalise.ts'
+import { emitSettled, factsOf, type SettledEvent } from './settled-event.ts'
 import type { StagedEffects } from './staged-effects.ts'
-import { factsOf, type SettledEvent, tellSettled } from './telling.ts'
 import { killMs } from './threads/thread-pool.ts'
 
-/** How a queue is served: what runs its jobs, middleware included. */
+/** How the jobs of a queue are run, middleware included. */
 export interface Service {
   readonly definition: AnyDefinition
   call(job: Job): unknown
-  /** Ends a handler by force, where that can be done. Its call ends within `killMs`, also where the handler runs on. */
+  /** Ends a handler by force, if that is possible. Its call ends within `killMs`, even if the handler runs on. */
   kill?(job: Job): void
   close?(): Promise<void>
 }
 
-/** The right to close the gate that a job came through. */
+/** Closes the gate that was open when the job started. */
 export interface GatePass {
   close(reason: string, options: { readonly by: string }): Promise<unknown>
 }
@@ -68,16 +72,16 @@ export interface RunContext {
   progress(run: Run, value: number, message: string | null): void
   renew(run: Run, leaseMs: number): Promise<void>
   settle(run: Run, settlement: Settlement, retryDelayMs: number): void
-  /** Its place is free. */
+  /** The slot of this run is free. */
   left(run: Run): void
-  /** Nothing is to be done for it any more. */
+  /** The run is settled, or its lease is lost. */
   ended(run: Run): void
   abandoned(run: Run): void
-  /** An abandoned handler has ended after all. */
+  /** An abandoned handler has ended. */
   returned(run: Run): void
 }
 
-/** How long middleware has at least after its handler was ended by force. */
+/** The least time that middleware has after its handler was ended by force. */
 const afterKillMs = 1_000
 
 export class Run implements JobContext, SettlementFacts {
@@ -88,11 +92,11 @@ export class Run implements JobContext, SettlementFacts {
   #startedAt: number
   readonly #pass: GatePass | null
   state: 'running' | 'settling' | 'ended' = 'running'
-  /** When the lease runs out unless it is renewed, by this process's time. */
+  /** When the lease runs out unless it is renewed, by the clock of this process. */
   leaseUntil: number
   #deadlineAt: number
-  /** Where the handler starts later than it is called. */
-  #clock: 'runs' | 'stands' | 'begun' = 'runs'
+  /** Of a handler in a thread, which begins later than it is called: its timeout is paused, and then restarted. */
+  #clock: 'running' | 'paused' | 'restarted' = 'running'
   #extendedUntil = Number.NEGATIVE_INFINITY
   #job: Job | null = null
   #controller: AbortController | null = null
@@ -119,7 +123,7 @@ export class Run implements JobContext, SettlementFacts {
     return this.claimed.timeoutMs ?? this.#service.definition.timeoutMs
   }
 
-  /** When somebody must look after it next. */
+  /** When `look` must be called next. */
   get lookAt(): number {
     return this.#abort ? this.#unwindUntil : this.#deadlineAt
   }
@@ -145,11 +149,11 @@ export class Run implements JobContext, SettlementFacts {
     else this.#call(payload)
   }
 
-  /** Has it taken too long, or too long to end? */
+  /** Aborts a run that has exceeded its timeout, and abandons one that has not unwound in time. */
   look(now: number): void {
     if (this.state !== 'running') return
     if (this.#abort) {
-      if (now >= this.#unwindUntil) this.#leaveBehind(this.#abort)
+      if (now >= this.#unwindUntil) this.#abandon(this.#abort)
     } else if (now >= this.#deadlineAt) this.abort('timeout', tookTooLong(this.claimed.id, this.timeoutMs))
   }
 
@@ -161,20 +165,20 @@ export class Run implements JobContext, SettlementFacts {
     if (this.#controller || this.#service.kill) {
       this.#unwindBy(this.#context.now() + this.#context.unwindMs)
       this.#controller?.abort(error)
-    } else this.#leaveBehind(this.#abort)
+    } else this.#abandon(this.#abort)
   }
 
-  /** No time to unwind: one that was aborted is left behind now. */
+  /** No time to unwind: a run that was aborted is abandoned now. */
   hurry(): void {
     if (this.state === 'running' && this.#abort) this.#unwindBy(this.#context.now())
   }
 
-  /** Gives it back unstarted: it came too late for this worker. */
+  /** Releases the job without starting it: the worker stops, or its gate is closed. */
   giveBack(): void {
     if (this.#finish()) this.#settle({ as: 'release' })
   }
 
-  // What the job asks of its run.
+  // For the job: JobContext.
 
   signal(): AbortSignal {
     if (!this.#controller) {
@@ -214,16 +218,16 @@ export class Run implements JobContext, SettlementFacts {
     if (until > this.leaseUntil) await this.#context.renew(this, Math.max(ms, this.leaseMs))
   }
 
-  /** Middleware may call its handler again; the clock stands still for the first call only. */
+  /** Middleware may call its handler again; the timeout is paused for the first call only. */
   pauseClock(): void {
-    if (this.#clock !== 'runs' || this.state !== 'running' || this.#abort) return
-    this.#clock = 'stands'
+    if (this.#clock !== 'running' || this.state !== 'running' || this.#abort) return
+    this.#clock = 'paused'
     this.#deadlineAt = Number.POSITIVE_INFINITY
   }
 
   startClock(): void {
-    if (this.#clock !== 'stands') return
-    this.#clock = 'begun'
+    if (this.#clock !== 'paused') return
+    this.#clock = 'restarted'
     if (this.state !== 'running') return
     this.#startedAt = this.#context.now()
     this.#deadlineAt = Math.max(this.#startedAt + this.timeoutMs, this.#extendedUntil)
@@ -234,7 +238,7 @@ export class Run implements JobContext, SettlementFacts {
     return this.state === 'running'
   }
 
-  // What must be known to settle it.
+  // For the settlement: SettlementFacts.
 
   get definition(): AnyDefinition {
     return this.#service.definition
@@ -285,7 +289,7 @@ export class Run implements JobContext, SettlementFacts {
       return
     }
     this.#job = new Job(this, payload)
-    if (this.#context.events.hasListener('job.started')) this.#tellStarted()
+    if (this.#context.events.hasListener('job.started')) this.#emitStarted()
     let returned: unknown
     try {
       returned = this.#service.call(this.#job)
@@ -315,7 +319,7 @@ export class Run implements JobContext, SettlementFacts {
     else this.#settleSoon(ofThrown(error, this))
   }
 
-  /** The handler has ended: false where its end no longer matters. */
+  /** The handler has ended. False: the run was settled before, so this end has no effect. */
   #finish(): boolean {
     if (this.#isAbandoned) this.#context.returned(this)
     if (this.state !== 'running') return false
@@ -325,11 +329,11 @@ export class Run implements JobContext, SettlementFacts {
     return true
   }
 
-  #leaveBehind(abort: Abort): void {
+  #abandon(abort: Abort): void {
     if (this.#service.kill && this.#job && !this.#isKilled) {
       this.#isKilled = true
       this.#unwindBy(this.#context.now() + killMs + Math.max(afterKillMs, this.#context.unwindMs))
-      this.#service.kill(this.#job) // within killMs its call ends, and with it the run, unless middleware keeps it
+      this.#service.kill(this.#job) // within killMs its call ends, and with it the run, unless middleware goes on
       return
     }
     this.#finish()
@@ -362,7 +366,7 @@ export class Run implements JobContext, SettlementFacts {
     this.#context.settle(this, settlement, mayFail ? retryDelayMs(this) : 0)
   }
 
-  /** What the store said to its settlement. */
+  /** The store has answered the settlement. */
   answered(answer: SettleAnswer): void {
     const { events, worker } = this.#context
     if (answer === 'lost') events.emit('lease.lost', { ...factsOf(this.claimed, worker), during: 'settle' })
@@ -370,15 +374,15 @@ export class Run implements JobContext, SettlementFacts {
       const error = toError(answer)
       events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state: null })
       if (this.#settlement?.as !== 'retry') {
-        this.#settle(retry(error, this)) // what is refused has failed; should that be refused too, the lease runs out
+        this.#settle(retry(error, this)) // a refused settlement fails the attempt; if this is refused too, the lease runs out
         return
       }
-    } else if ('failed' in answer) this.#tellFailed(toError(answer.failed), answer.state)
-    else this.#tell(this.#settlement as Settlement, answer.state, answer.runAt)
+    } else if ('failed' in answer) this.#emitFailed(toError(answer.failed), answer.state)
+    else this.#emitSettled(this.#settlement as Settlement, answer.state, answer.runAt)
     this.#end()
   }
 
-  /** The store could not be asked, and nobody will ask again. */
+  /** The settlement could not be sent, and is not sent again. */
   gaveUp(error: Error): void {
     const { events, worker } = this.#context
     events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state: null })
@@ -390,28 +394,28 @@ export class Run implements JobContext, SettlementFacts {
     this.#context.ended(this)
   }
 
-  // Telling.
+  // Events.
 
-  #tellStarted(): void {
+  #emitStarted(): void {
     const { createdAt, startedAt } = this.claimed
     const waitedMs = Math.max(0, startedAt - createdAt)
     const facts = factsOf(this.claimed, this.#context.worker)
     this.#context.events.emit('job.started', { ...facts, createdAt: new Date(createdAt), waitedMs })
   }
 
-  #tell(settlement: Settlement, state: SettledEvent['state'], runAt: number | null): void {
+  #emitSettled(settlement: Settlement, state: SettledEvent['state'], runAt: number | null): void {
     const facts = (): RunFacts => ({
       ...factsOf(this.claimed, this.#context.worker),
       durationMs: this.#endedAt - this.#startedAt,
     })
-    tellSettled(this.#context.events, { facts, settlement, returned: this.#returned, state, runAt })
+    emitSettled(this.#context.events, { facts, settlement, returned: this.#returned, state, runAt })
   }
 
   /** An effect could not be applied, so the attempt failed instead. */
-  #tellFailed(error: HoldfastError, state: SettledEvent['state']): void {
+  #emitFailed(error: HoldfastError, state: SettledEvent['state']): void {
     const { events, worker } = this.#context
     events.emit('settle.failed', { ...factsOf(this.claimed, worker), error, state })
-    this.#tell(retry(error, this), state, null)
+    this.#emitSettled(retry(error, this), state, null)
   }
 }
 

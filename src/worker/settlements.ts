@@ -1,8 +1,14 @@
-// Settlements on their way to the store. They collect while a flush is in flight and go out as one; each run hears its own
-// answer. A store may promise the answer to one of them for later, because it waits for another open transaction: then that one leaves
-// its flush, its lease is renewed meanwhile, and the next flush goes out. While the store is away they are kept and sent again, under the same token, so that a flush that landed although
-// its answer was lost is not taken for a lost lease. They are given up only when the worker was told to stop and its time is
-// over; then the leases run out, and the jobs come back.
+// Sends settlements to the store. Settlements that arrive while a flush is in flight are collected, and go out together in the
+// next one. Each run gets its own answer.
+//
+// LATE ANSWERS. If a settlement waits for another open transaction, the store may answer it with a promise. Then that settlement
+// leaves its flush, its lease is renewed meanwhile, and the next flush goes out.
+//
+// OUTAGES. While the store is away, settlements are kept and sent again under the same token. The token shows whether a flush
+// was committed although its answer was lost; without it such a flush would look like a lost lease.
+//
+// GIVING UP. Settlements are dropped only when the worker stops and its time to flush is over. Then the leases run out, and the
+// jobs are rescued.
 
 import { randomUUID } from 'node:crypto'
 import { settleWeight, weightMax } from '../client/weight.ts'
@@ -15,9 +21,11 @@ import { isAway, isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'
 
 /**
- * A request, and the run that waits for its answer. Not a literal: V8 counts what becomes of objects by the literal they
- * come from. Most of these live until the next flush, so it would have them old from the start, and each would keep its run,
- * its job and all their texts until everything is collected. (That took a third of a worker's processor time: 4.3 against 2.9 µs a job.)
+ * A request, and the run that waits for its answer.
+ *
+ * It is a class and not an object literal, because V8 records for each literal how long its objects live. Most of these live
+ * until the next flush, so V8 would allocate them in the old generation. There each would keep its run, its job and all their
+ * texts until a full collection. That took a third of a worker's processor time: 4.3 against 2.9 µs a job.
  */
 class PendingSettlement implements SettleRequest {
   readonly run: Run
@@ -40,10 +48,16 @@ export interface SettlementsContext {
   readonly events: Events
   readonly timers: Timers
   readonly outage: Outage
-  settle(requests: readonly SettleRequest[], token: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]>
+  settle(requests: readonly SettleRequest[], token: string): Promise<SettleAnswers>
+  /** These requests are about to be sent. */
+  settling(requests: readonly SettleRequest[]): void
+  /** These requests were answered. */
+  settled(requests: readonly SettleRequest[]): void
 }
 
-/** What was asked for together, and its token. */
+type SettleAnswers = (SettleAnswer | Promise<SettleAnswer>)[]
+
+/** Requests that were sent together, and their token. */
 interface Flush {
   readonly asked: readonly PendingSettlement[]
   readonly token: string
@@ -58,7 +72,7 @@ export class Settlements {
     this.#over.signal.addEventListener('abort', () => resolve(), { once: true })
   })
   readonly #waiting: PendingSettlement[] = []
-  /** Those whose answers were promised for later. */
+  /** Settlements that the store answered with a promise. */
   readonly #late = new Set<Promise<void>>()
   #count = 0
   #flushing: Promise<void> | null = null
@@ -67,7 +81,7 @@ export class Settlements {
     this.#context = context
   }
 
-  /** How many were not answered yet. */
+  /** How many are not answered yet. */
   get size(): number {
     return this.#count
   }
@@ -79,8 +93,8 @@ export class Settlements {
   }
 
   /**
-   * Resolves when everything was answered that is there or comes until `complete`; or given up after `ms`, or sooner where it
-   * is called again with less.
+   * Resolves when all settlements were answered, including those that are added until `complete` resolves. After `ms` the
+   * rest is dropped; another call with less time shortens that.
    */
   async drain(ms: number, complete: Promise<void> = Promise.resolve()): Promise<void> {
     const callOff = this.#context.timers.after(ms, () => this.#over.abort())
@@ -90,7 +104,7 @@ export class Settlements {
   }
 
   async #flushAll(): Promise<void> {
-    await nextTick() // what ends in the same moment goes together
+    await nextTick() // runs that end in the same turn of the event loop share a flush
     while (this.#waiting.length > 0) await this.#flush(this.#take())
     this.#flushing = null
   }
@@ -103,7 +117,8 @@ export class Settlements {
       await this.#ask(group, answers, late)
     } catch (error) {
       if (!isOutage(error) && group.length > 1) {
-        for (const kept of group) if (!late.has(kept)) await this.#flush([kept]) // whatever it is, its neighbours are not to suffer
+        // One settlement may have caused the error. Each is sent alone, so that the others are not lost with it.
+        for (const kept of group) if (!late.has(kept)) await this.#flush([kept])
         return
       }
       for (const kept of group) if (!answers.has(kept) && !late.has(kept)) kept.run.gaveUp(error as Error)
@@ -116,7 +131,7 @@ export class Settlements {
     for (const [{ run }, answer] of answers) run.answered(answer)
   }
 
-  /** Asks until each has its answer. A store that is away may say so to each request, or to all of them by rejecting. */
+  /** Sends until each has its answer. A store that is away may answer so for some of the requests, or reject the whole call. */
   async #ask(
     group: readonly PendingSettlement[],
     answers: Map<PendingSettlement, SettleAnswer>,
@@ -126,17 +141,32 @@ export class Settlements {
     const ask = async () => {
       const isOpen = (kept: PendingSettlement) => !answers.has(kept) && !late.has(kept)
       const asked = answers.size + late.size === 0 ? group : group.filter(isOpen)
-      const heard = await this.#context.settle(asked, token)
+      const received = await this.#send(asked, token)
       asked.forEach((kept, i) => {
-        const answer = heard[i] as SettleAnswer | Promise<SettleAnswer>
+        const answer = received[i] as SettleAnswer | Promise<SettleAnswer>
         if (answer instanceof Promise) {
           late.add(kept)
           this.#await(kept, answer, { asked, token })
         } else if (!isAway(answer)) answers.set(kept, answer)
       })
-      requireAnswers(heard)
+      requireAnswers(received)
     }
     await this.#context.outage.survive(ask, this.#over.signal)
+  }
+
+  async #send(requests: readonly SettleRequest[], token: string): Promise<SettleAnswers> {
+    const { settled } = this.#context
+    this.#context.settling(requests)
+    const answers = await this.#context.settle(requests, token)
+    const late = requests.filter((request, i) => {
+      const answer = answers[i]
+      if (!(answer instanceof Promise)) return false
+      const settledLater = () => settled([request])
+      answer.then(settledLater, () => undefined) // `#answerLate` handles its failure
+      return true
+    })
+    settled(late.length === 0 ? requests : requests.filter((request) => !late.includes(request)))
+    return answers
   }
 
   #await(kept: PendingSettlement, answer: Promise<SettleAnswer>, flush: Flush): void {
@@ -155,7 +185,7 @@ export class Settlements {
     }
   }
 
-  /** Where the store is away meanwhile, the whole flush is asked for again under its token: so it answers as it did then. */
+  /** If the store goes away meanwhile, the whole flush is sent again under its token, so that it answers as it did then. */
   async #lateAnswer(
     kept: PendingSettlement,
     promised: Promise<SettleAnswer>,
@@ -164,16 +194,16 @@ export class Settlements {
     const { outage, timers } = this.#context
     for (let answer: SettleAnswer | Promise<SettleAnswer> = promised; ; ) {
       try {
-        const heard = await Promise.race([answer, this.#isOver])
-        if (heard === undefined) throw stoppedWaiting()
-        requireAnswers([heard])
-        return heard
+        const received = await Promise.race([answer, this.#isOver])
+        if (received === undefined) throw stoppedWaiting()
+        requireAnswers([received])
+        return received
       } catch (error) {
         if (!isOutage(error) || this.#over.signal.aborted) throw error
       }
       await pause(timers, againMs, this.#over.signal)
-      const heard = await outage.survive(() => this.#context.settle(asked, token), this.#over.signal)
-      answer = heard[asked.indexOf(kept)] as SettleAnswer | Promise<SettleAnswer>
+      const received = await outage.survive(() => this.#send(asked, token), this.#over.signal)
+      answer = received[asked.indexOf(kept)] as SettleAnswer | Promise<SettleAnswer>
     }
   }
 
@@ -192,7 +222,7 @@ export class Settlements {
 function stoppedWaiting(): HoldfastError {
   return new HoldfastError(
     'CLOSED',
-    'The worker stopped while the settlement waited for another open transaction. The lease runs out, and the job comes back.',
+    'The worker stopped while the settlement waited for another open transaction. The lease runs out, and the job is rescued.',
   )
 }
 

@@ -1,5 +1,5 @@
-// What a handler wants to happen together with the end of its job. Nothing happens before: it is kept here until the
-// handler has returned, and lands in the same transaction as the settlement, or not at all.
+// The effects that a handler stages. They are kept here until the handler has returned, and are written in the transaction
+// that settles the job, or not at all.
 
 import type { EffectSet } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
@@ -36,14 +36,14 @@ export class StagedEffects {
     this.#delete.push(key)
   }
 
-  /** One statement in your own tables, on SQL stores: its text and values, or what a query builder gives. */
+  /** One statement on your own tables, on SQL stores: its text and values, or the statement of a query builder. */
   sql(text: string, values?: readonly unknown[]): void
   sql(statement: SqlStatement): void
   sql(statement: string | SqlStatement, values: readonly unknown[] = []): void {
     this.#sql.push(typeof statement === 'string' ? { text: statement, values } : statement)
   }
 
-  /** What was staged elsewhere and is ready to land. */
+  /** Effects that were staged and prepared in a thread. */
   adopt(prepared: EffectSet): void {
     this.#adopted = prepared
   }
@@ -52,7 +52,7 @@ export class StagedEffects {
     return this.#adopted
   }
 
-  /** Gives the follow-up jobs staged so far something to take along in their headers, such as the trace of this run. */
+  /** Changes the headers of the follow-up jobs that were staged so far, for example to add the trace of this run. */
   takeAlong(headersOf: (headers: Headers) => Headers): void {
     this.#enqueue = this.#enqueue.map((job) => {
       const { headers = {} } = job
@@ -68,7 +68,7 @@ export class StagedEffects {
     this.#adopted = { ...this.#adopted, enqueue }
   }
 
-  /** All that were staged here, in the order in which they land. */
+  /** All effects that were staged here, each kind in the order in which it is written. */
   all(): Effects {
     return { enqueue: this.#enqueue, put: this.#put, delete: this.#delete, sql: this.#sql }
   }

@@ -1,22 +1,30 @@
-// Whose turn it is: which queues the next claim names, and how many jobs it asks for. Pure.
+// Which queues the next claim names, and how many jobs it asks for. Pure.
 //
-// A claim takes by priority across the queues it names, so a busy queue named beside others may take everything. So a queue
-// that is known to have work is claimed from alone, and if there are several, the one that is furthest behind its share is
-// next: every job taken moves its queue's `pass` by 1 / weight, and the smallest pass leads (stride scheduling). A claim asks
-// for no more than the queue's share of the free places, so that the rest are left for the others. Nobody is ever behind the
-// line where the last leader stood: neither idle time nor a wait at one's own limit earns credit, and what a queue took
-// while it was alone is no debt to who comes later.
+// SHARES. A claim takes by priority across the queues that it names, so a busy queue that is named beside others may take every
+// slot. Therefore a queue that is known to have work is claimed from alone. If there are several, stride scheduling decides:
 //
-// A queue is known to have work when jobs became ready in it, or when a claim brought as much as it asked for; until a claim
-// brings less. Jobs that became ready while that claim was on its way count: it may not have seen them. What nobody told of
-// (jobs from before the start, a lost wake-up) is found by a survey: one claim that names all other queues, at the start,
-// whenever there was nothing to do for a while, and once in a while in between; again at once where it was filled by some of
-// them, because the others may not have come to be served. A worker for every queue there is asks for their names instead.
+// - Every job that is claimed moves the `pass` of its queue by 1 / weight, and the queue with the smallest pass is the leader.
+// - A claim asks for no more than the leader's share of the free slots, so that the rest is left for the other queues.
+// - No pass is smaller than that of the last leader. So a queue earns no credit while it is idle or at its own limit, and what
+//   a queue claimed while it was alone is no debt towards a queue that comes later.
+//
+// WORK. A queue is known to have work when jobs became ready in it, or when a claim returned as many jobs as it asked for. That
+// holds until a claim returns fewer. Jobs that became ready during that claim count as work, because it may not have seen them.
+//
+// SURVEYS. A survey finds work without a wake-up: jobs from before the start, or a wake-up that was lost. It is one claim that
+// names all other queues. It is made
+//
+// - at the start,
+// - whenever there was nothing to do for a while,
+// - once a second in between,
+// - again at once if some queues filled it, because it may not have reached the others.
+//
+// A worker for every queue asks the store for the names of queues with work instead.
 
 export interface QueueShare {
   readonly name: string
   readonly weight: number
-  /** The most of its jobs at a time. */
+  /** The most jobs of this queue at a time. */
   readonly limit: number
 }
 
@@ -26,7 +34,7 @@ export interface Turn {
   readonly isSurvey: boolean
 }
 
-/** Ask where there is work. */
+/** Ask the store which queues have work. */
 export type Ask = 'ask'
 
 interface QueueTurns extends Omit<QueueShare, 'limit'> {
@@ -34,7 +42,7 @@ interface QueueTurns extends Omit<QueueShare, 'limit'> {
   pass: number
   running: number
   hasWork: boolean
-  /** Jobs became ready since the last claim set out. */
+  /** Jobs became ready since the last claim was sent. */
   woken: boolean
 }
 
@@ -45,21 +53,21 @@ const knownMax = 1_000
 export class Turns {
   readonly #queues = new Map<string, QueueTurns>()
   readonly #servesAll: boolean
-  readonly #held = new Set<string>()
+  readonly #blocked = new Set<string>()
   #surveyAt = Number.NEGATIVE_INFINITY
   /** The pass of the last leader. */
-  #line = 0
+  #passMin = 0
 
-  /** Null: every queue there is. */
+  /** Null: every queue of the store. */
   constructor(shares: readonly QueueShare[] | null) {
     this.#servesAll = shares === null
     for (const share of shares ?? []) this.#add(share)
   }
 
-  /** Null: nothing is known to wait, or there is no place for it. */
+  /** Null: no work is known, or there is no free slot for it. */
   next(free: number, now: number): Turn | Ask | null {
     if (free <= 0) return null
-    const open = [...this.#queues.values()].filter((each) => each.running < each.limit && !this.#held.has(each.name))
+    const open = [...this.#queues.values()].filter((each) => each.running < each.limit && !this.#blocked.has(each.name))
     const busy = open.filter(({ hasWork }) => hasWork)
     for (const turns of open) turns.woken = false
     const leader = this.#leaderOf(busy)
@@ -74,21 +82,21 @@ export class Turns {
     return { queues: [leader.name], max, isSurvey: false }
   }
 
-  /** What a claim for this turn brought. */
+  /** A claim for this turn returned these jobs. */
   taken({ queues, max, isSurvey }: Turn, jobs: readonly { readonly queue: string }[]): void {
-    const brought = new Set<QueueTurns>()
+    const claimedFrom = new Set<QueueTurns>()
     for (const { queue } of jobs) {
       const turns = this.#known(queue)
       turns.pass += 1 / turns.weight
       turns.running += 1
-      brought.add(turns)
+      claimedFrom.add(turns)
     }
     const isFull = jobs.length >= max
     for (const name of queues) {
       const turns = this.#queues.get(name)
-      if (turns) turns.hasWork = turns.woken || (isFull && (turns.hasWork || brought.has(turns)))
+      if (turns) turns.hasWork = turns.woken || (isFull && (turns.hasWork || claimedFrom.has(turns)))
     }
-    if (isSurvey && isFull) this.doubt()
+    if (isSurvey && isFull) this.surveySoon()
     if (this.#queues.size > knownMax) this.#forgetIdle()
   }
 
@@ -97,7 +105,10 @@ export class Turns {
     if (turns) turns.running -= 1
   }
 
-  /** Jobs became ready, as a wake-up says: a hint, which may be forged. One too many is left to the next survey. */
+  /**
+   * A wake-up says that jobs became ready. It is a hint and may be forged, so the number of queues is bounded: beyond it, a queue
+   * is found by the next survey.
+   */
   woken(queue: string): void {
     if (this.#servesAll && !this.#queues.has(queue)) {
       if (this.#queues.size >= knownMax) this.#forgetIdle()
@@ -106,7 +117,7 @@ export class Turns {
     this.found(queue)
   }
 
-  /** There is work in this queue, as the store says. */
+  /** The store says that this queue has work. */
   found(queue: string): void {
     const turns = this.#servesAll ? this.#known(queue) : this.#queues.get(queue)
     if (!turns) return
@@ -114,7 +125,7 @@ export class Turns {
     turns.hasWork = true
   }
 
-  /** The most of its jobs at a time, from now on. */
+  /** The most jobs of this queue at a time, from now on. */
   limit(queue: string, limit: number): void {
     const turns = this.#queues.get(queue)
     if (!turns) return
@@ -123,14 +134,14 @@ export class Turns {
     if (wasShut && limit > 0) this.found(queue) // no survey has named it meanwhile
   }
 
-  /** Nothing is claimed from this queue until `letGo`. */
-  hold(queue: string): void {
-    this.#held.add(queue)
+  /** Nothing is claimed from this queue until `unblockAll`. */
+  block(queue: string): void {
+    this.#blocked.add(queue)
   }
 
-  letGo(): void {
-    const queues = [...this.#held]
-    this.#held.clear()
+  unblockAll(): void {
+    const queues = [...this.#blocked]
+    this.#blocked.clear()
     for (const queue of queues) this.woken(queue)
   }
 
@@ -138,21 +149,21 @@ export class Turns {
     return this.#queues.get(queue)?.hasWork ?? false
   }
 
-  /** How many queues it remembers. */
+  /** How many queues are remembered. */
   get size(): number {
     return this.#queues.size
   }
 
-  /** There was nothing to do for a while: look everywhere. */
-  doubt(): void {
+  /** The next turn is a survey. */
+  surveySoon(): void {
     this.#surveyAt = Number.NEGATIVE_INFINITY
   }
 
   #survey(open: readonly QueueTurns[], max: number): Turn | null {
     const named = open.filter(({ hasWork }) => !hasWork).sort(byPass)
     if (named.length === 0) return null
-    const room = Math.min(max, ...named.map(({ limit, running }) => limit - running))
-    return { queues: named.map(({ name }) => name), max: room, isSurvey: true }
+    const free = Math.min(max, ...named.map(({ limit, running }) => limit - running))
+    return { queues: named.map(({ name }) => name), max: free, isSurvey: true }
   }
 
   #known(queue: string): QueueTurns {
@@ -160,19 +171,19 @@ export class Turns {
   }
 
   #add(queue: QueueShare): QueueTurns {
-    const turns = { ...queue, pass: this.#line, running: 0, hasWork: false, woken: false }
+    const turns = { ...queue, pass: this.#passMin, running: 0, hasWork: false, woken: false }
     this.#queues.set(queue.name, turns)
     return turns
   }
 
-  /** The one that is furthest behind its share; the first of several. */
+  /** The queue that is furthest behind its share; the first if several are. */
   #leaderOf(busy: readonly QueueTurns[]): QueueTurns | null {
     let leader: QueueTurns | null = null
     for (const turns of busy) {
-      turns.pass = Math.max(turns.pass, this.#line)
+      turns.pass = Math.max(turns.pass, this.#passMin)
       if (leader === null || turns.pass < leader.pass) leader = turns
     }
-    if (leader) this.#line = leader.pass
+    if (leader) this.#passMin = leader.pass
     return leader
   }
 
@@ -190,7 +201,7 @@ function weightOf(queues: readonly QueueTurns[]): number {
   return queues.reduce((sum, { weight }) => sum + weight, 0)
 }
 
-/** At least one and, whatever a division of fractions makes of it, no more than are free. */
+/** At least one slot, and never more than are free, also after rounding. */
 function share(free: number, weight: number, weights: number): number {
   return Math.min(free, Math.max(1, Math.ceil((free * weight) / weights)))
 }

@@ -1,4 +1,4 @@
-// `enqueue(payload, { tx: fromLibrary(tx) })`, with each library itself, against a real server.
+// `enqueue(payload, { tx: fromLibrary(tx) })`, with each real library, against a real server.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { after, before, describe, test } from 'node:test'
@@ -11,10 +11,10 @@ import { claimOrder, rejects } from '../conformance/expect.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 import { type Library, type LibraryUnderTest, libraries } from './libraries.ts'
 
-/** With what each library might take for something else. */
+/** With characters that a library might interpret. */
 const schema = `jobs? "mine" :here`
 
-/** Those that know when their transaction is over; with the others it is for the application to know. */
+/** Libraries that know when their transaction is over. With the others the application must know it. */
 const endsKnown = ['Kysely', 'Knex', 'Prisma']
 
 let database: Database
@@ -33,11 +33,11 @@ for (const library of libraries) describe(library.name, () => libraryTests(libra
 function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnderTest): void {
   const adapterName = adapter.name
 
-  test('a job is there when the transaction commits, with what else it wrote, and wakes who waits for it', async () => {
+  test('a job is stored when the transaction commits, with its other writes, and wakes a waiting claim', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     const waiting = mail.claim({ wait: '10s' })
-    await holdfast.queues() // the claim is on its way
+    await holdfast.queues() // the claim is in progress
     let id = ''
     await library.transact(async (own) => {
       await own.run(`insert into account values ('ada')`)
@@ -52,7 +52,7 @@ function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnder
     assert.deepEqual(await world.accounts(), ['ada'])
   })
 
-  test('of a transaction that is rolled back nothing is left', async () => {
+  test('a rolled-back transaction leaves no job', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     await mail.enqueue('before')
@@ -73,7 +73,7 @@ function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnder
     assert.equal((await mail.enqueue(4, keys)).status, 'created')
   })
 
-  test('what was enqueued comes back letter for letter, whatever it holds', async () => {
+  test('a payload is stored character for character, whatever it contains', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     const payload = {
@@ -93,7 +93,7 @@ function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnder
     assert.deepEqual([job?.priority, job?.maxAttempts, job?.runAt], [2, 7, runAt])
   })
 
-  test('keys are answered as ever, and a refusal leaves the transaction usable', async () => {
+  test('keys are answered as without a transaction, and a refusal leaves the transaction usable', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     const outside = await mail.enqueue('outside', { dedup: { key: 'taken' }, id: randomUUID() })
@@ -110,7 +110,7 @@ function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnder
     assert.deepEqual(await claimOrder(holdfast, [mail.name]), ['outside', 'inside', 'last'])
   })
 
-  test('a transaction within another takes back what was enqueued in it, and its keys', async () => {
+  test('the rollback of a nested transaction removes its jobs and their keys', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     await library.transact(async (own) => {
@@ -127,7 +127,7 @@ function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnder
     assert.deepEqual(await claimOrder(holdfast, [mail.name]), ['kept', 'instead', 'last'])
   })
 
-  test('what the server refuses is the library’s own error', async () => {
+  test('an error of the server is thrown as the library’s own error', async () => {
     await using world = await setup()
     const { library, mail } = world
     const failing = library.transact(async (own) => {
@@ -142,7 +142,7 @@ function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnder
     assert.deepEqual(await world.jobs(), [])
   })
 
-  test('its transaction as it is, and its database for a transaction, are refused by the adapter’s name', async () => {
+  test('a transaction without its adapter, and a database in place of a transaction, are refused with the adapter’s name', async () => {
     await using world = await setup()
     const { library, mail } = world
     await library.transact(async ({ itself }) => {
@@ -160,7 +160,7 @@ function libraryTests({ name, adapter, open: openLibrary, codeIn }: LibraryUnder
 
   interface World extends AsyncDisposable {
     readonly holdfast: Holdfast
-    /** A queue that nobody has used yet. */
+    /** A queue that was not used before. */
     readonly mail: Queue<unknown>
     readonly library: Library
     /** States of its jobs. */

@@ -1,4 +1,4 @@
-// What query builders give is a SQL effect as it stands: the builders themselves, for PostgreSQL and for SQLite.
+// Objects of query builders are valid SQL effects: tested with the real builders, for PostgreSQL and for SQLite.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -103,15 +103,15 @@ function knexInsert(client: string, { url, words, isRead, tags }: Article) {
 const article: Article = { url: '/what?a=$1', words: 42, isRead: true, tags: ['a', "it's"] }
 
 for (const [name, insert] of Object.entries(onPostgres)) {
-  test(`a statement of ${name} lands with a job on PostgreSQL`, async () => {
+  test(`a statement of ${name} is stored with a job on PostgreSQL`, async () => {
     await using database = await testDatabase()
     const pool = new Pool({ connectionString: database.url })
     await pool.query('create table article (url text, words int, is_read boolean, tags jsonb)')
     await using holdfast = await open(database.url)
-    await landsEveryWay(holdfast, insert)
+    await storeEveryWay(holdfast, insert)
     const { rows } = await pool.query('select url, words, is_read as "isRead", tags from article order by words')
     await pool.end()
-    assert.deepEqual(rows, landed)
+    assert.deepEqual(rows, stored)
   })
 }
 
@@ -121,26 +121,26 @@ const onDrivers = Object.entries(onSqlite).flatMap(([name, insert]) =>
 )
 
 for (const { name, insert, driver } of onDrivers) {
-  test(`a statement of ${name} lands with a job on SQLite by ${driver}`, async () => {
+  test(`a statement of ${name} is stored with a job on SQLite, with the driver ${driver}`, async () => {
     await using directory = await scratchDirectory()
     const path = join(directory.path, 'jobs.db')
     await using holdfast = await open(sqlite({ path, driver }))
     const db = connectBy(driver, path)
     db.exec('create table article (url text, words int, is_read int, tags text)')
-    await landsEveryWay(holdfast, insert)
+    await storeEveryWay(holdfast, insert)
     const rows = db.prepare('select url, words, is_read, tags from article order by words').all()
     db.close()
     const read = (rows as Record<string, unknown>[]).map(({ url, words, is_read, tags }) => ({
       ...{ url, words, isRead: is_read === 1, tags: JSON.parse(tags as string) },
     }))
-    assert.deepEqual(read, landed)
+    assert.deepEqual(read, stored)
   })
 }
 
-const landed = [42, 43, 44].map((words) => ({ ...article, words }))
+const stored = [42, 43, 44].map((words) => ({ ...article, words }))
 
-/** From a lease, from a handler, and from a cancel that keeps it. */
-async function landsEveryWay(holdfast: Holdfast, insert: Insert): Promise<void> {
+/** From a lease, from a handler, and from the stored effects of a cancel. */
+async function storeEveryWay(holdfast: Holdfast, insert: Insert): Promise<void> {
   const fetch = holdfast.queue<number>('fetch')
   await fetch.enqueue(1)
   await (await claimOne(holdfast, 'fetch')).done(null, { sql: [insert(article)] })
@@ -159,7 +159,7 @@ async function landsEveryWay(holdfast: Holdfast, insert: Insert): Promise<void> 
   await lease.release()
 }
 
-test('what is no statement is refused, and fails its job', async () => {
+test('an invalid statement is refused, and fails its job', async () => {
   await using holdfast = await open('sqlite::memory:')
   const bad: unknown[] = [
     ...[null, 'select 1', {}, { sql: 'select 1' }, { sql: '', params: [] }, { sql: 1, params: [] }],

@@ -1,4 +1,4 @@
-// Each library with an adapter, as an application would use it: transactions of its own, in its own words.
+// Each library with an adapter, as an application would use it: its own transactions, in its own syntax.
 import { sql as drizzleSql } from 'drizzle-orm'
 import { drizzle } from 'drizzle-orm/node-postgres'
 import { drizzle as drizzleOverPostgresJs } from 'drizzle-orm/postgres-js'
@@ -16,21 +16,21 @@ import {
 } from '../../src/adapters/index.ts'
 import { type PrismaTx, prismaClient } from './prisma-client.ts'
 
-/** A transaction under way. */
+/** A transaction in progress. */
 export interface Own {
-  /** The library's object, and what its adapter makes of it. */
+  /** The library's object, and the transaction that its adapter returns. */
   readonly itself: unknown
   readonly tx: CallerTransaction
-  /** A statement without parameters, the library's way. */
+  /** Runs a statement without parameters by the library. */
   run(text: string): Promise<unknown>
-  /** A transaction within; what `work` throws undoes it, and nothing else. */
+  /** A nested transaction. If `work` throws, only this one is rolled back. */
   nest(work: (inner: Own) => Promise<void>): Promise<void>
 }
 
 export interface Library extends AsyncDisposable {
-  /** What `work` throws rolls back, and is thrown. */
+  /** If `work` throws, the transaction is rolled back and the error is thrown. */
   transact(work: (own: Own) => Promise<void>): Promise<void>
-  /** Not in a transaction. */
+  /** The database, outside of a transaction. */
   readonly database: unknown
 }
 
@@ -38,7 +38,7 @@ export interface LibraryUnderTest {
   readonly name: string
   readonly adapter: (tx: never) => CallerTransaction
   open(url: string): Library
-  /** The server's code in an error of the library's. */
+  /** The server's code in an error of the library. */
   codeIn(error: unknown): unknown
 }
 
@@ -78,7 +78,7 @@ export const libraries: readonly LibraryUnderTest[] = [
     adapter: fromKysely,
     open(url) {
       const dialect = new PostgresDialect({ pool: new Pool({ connectionString: url }) })
-      // Plugins that would change what comes back.
+      // Plugins that would change returned rows.
       const db = new Kysely({ dialect, plugins: [new CamelCasePlugin(), new ParseJSONResultsPlugin()] })
       return {
         database: db,

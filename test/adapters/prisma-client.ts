@@ -1,5 +1,5 @@
-// Prisma's own client for a schema without models, as `prisma generate` writes it: the generator itself needs an engine that
-// has to be downloaded. Runtime, query compiler and driver adapter are the real ones.
+// Prisma's own client for a schema without models, as `prisma generate` writes it. The generator itself needs an engine that must
+// be downloaded. Runtime, query compiler and driver adapter are the real ones.
 import { PrismaPg } from '@prisma/adapter-pg'
 import { type GetPrismaClientConfig, getPrismaClient } from '@prisma/client/runtime/client'
 
@@ -14,10 +14,10 @@ export interface PrismaClient extends PrismaTx {
   $disconnect(): Promise<void>
 }
 
-/** Node has it; its types come with those of a browser. */
+/** Node has it; its types are in those of a browser. */
 const { WebAssembly } = globalThis as unknown as { WebAssembly: { Module: new (bytes: Uint8Array) => unknown } }
 
-/** Its files come without types. */
+/** Its files have no types. */
 const compiler = '@prisma/client/runtime/query_compiler_small_bg.postgresql'
 
 const config: GetPrismaClientConfig = {

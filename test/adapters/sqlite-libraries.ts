@@ -1,4 +1,4 @@
-// Each library with an adapter, on SQLite, as an application would use it.
+// Each library that has an adapter, on SQLite, as an application uses it.
 import { DatabaseSync } from 'node:sqlite'
 import BetterSqlite3 from 'better-sqlite3'
 import knex, { type Knex } from 'knex'
@@ -47,7 +47,7 @@ export const sqliteLibraries: readonly SqliteLibraryUnderTest[] = [
 
 function kyselyOn(database: SyncConnection): Library {
   const dialect = new SqliteDialect({ database: kyselyDatabase(database) })
-  // Plugins that would change what comes back.
+  // These plugins change the rows of results.
   const db = new Kysely({ dialect, plugins: [new CamelCasePlugin(), new ParseJSONResultsPlugin()] })
   return {
     database: db,

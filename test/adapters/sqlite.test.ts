@@ -1,4 +1,4 @@
-// `enqueue(payload, { tx: fromLibrary(tx) })` on SQLite, with each library itself, as on PostgreSQL (`adapters.test.ts`).
+// `enqueue(payload, { tx: fromLibrary(tx) })` on SQLite, with the real libraries, as on PostgreSQL (`adapters.test.ts`).
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { realpathSync } from 'node:fs'
@@ -27,11 +27,11 @@ import { type SqliteLibraryUnderTest, sqliteLibraries } from './sqlite-libraries
 for (const library of sqliteLibraries) describe(`${library.name} over ${library.driver}`, () => libraryTests(library))
 
 function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: SqliteLibraryUnderTest): void {
-  test('a job is there when the transaction commits, with what else it wrote, and wakes the claim that waits for it', async () => {
+  test('a job is visible when the transaction commits, with its other rows, and wakes the claim that waits for it', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     const waiting = mail.claim({ wait: '10s' })
-    await holdfast.queues() // the claim is on its way
+    await holdfast.queues() // the store has received the claim
     let id = ''
     await library.transact(async (own) => {
       await own.run(`insert into account values ('ada')`)
@@ -46,7 +46,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.deepEqual(world.accounts(), ['ada'])
   })
 
-  test('of a transaction that is rolled back nothing is left', async () => {
+  test('a rollback removes the jobs, the rows and the keys of the transaction', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     await mail.enqueue('before')
@@ -66,7 +66,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.equal((await mail.enqueue(4, keys)).status, 'created')
   })
 
-  test('what was enqueued comes back letter for letter, whatever it holds', async () => {
+  test('payload, headers and options are stored unchanged, also with placeholders and quotes in them', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     const payload = { 'a?b': `$1 '?' "\\?" :name \u0000 ünï €`, big: 9007199254740991, text: '[1]' }
@@ -80,7 +80,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.deepEqual([job?.priority, job?.maxAttempts, job?.runAt], [2, 7, runAt])
   })
 
-  test('keys are answered as ever, and a refusal leaves the transaction usable', async () => {
+  test('keys work as they do outside a transaction, and a refusal leaves the transaction usable', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     const outside = await mail.enqueue('outside', { dedup: { key: 'taken' }, id: randomUUID() })
@@ -97,7 +97,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.deepEqual(await claimOrder(holdfast, ['mail']), ['outside', 'inside', 'last'])
   })
 
-  test('a transaction within another takes back what was enqueued in it, and its keys', async () => {
+  test('a rollback of a nested transaction removes the jobs that were enqueued in it, and their keys', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     await library.transact(async (own) => {
@@ -114,7 +114,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.deepEqual(await claimOrder(holdfast, ['mail']), ['kept', 'instead', 'last'])
   })
 
-  test('enqueues that are not awaited one by one never mix', async () => {
+  test('enqueues that run at the same time in one transaction do not affect each other', async () => {
     await using world = await setup()
     const { holdfast, library, mail } = world
     const outside = await mail.enqueue('outside', { id: randomUUID() })
@@ -127,7 +127,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.deepEqual(world.accounts(), ['ada'])
   })
 
-  test('what SQLite refuses is the library’s own error', async () => {
+  test('an error of SQLite is thrown as the library’s own error', async () => {
     await using world = await setup()
     const { library, mail } = world
     const other = connectBy(driver, world.path)
@@ -144,7 +144,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.deepEqual(await world.jobs(), [])
   })
 
-  test('its transaction as it is, and its database for a transaction, are refused by the adapter’s name', async () => {
+  test('a transaction without its adapter is refused by the name of the adapter, and so is the database itself', async () => {
     await using world = await setup()
     const { library, mail } = world
     await library.transact(async ({ itself }) => {
@@ -155,7 +155,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.deepEqual(await world.jobs(), [])
   })
 
-  test('a transaction that is over refuses to enqueue', async () => {
+  test('an enqueue in a transaction that has ended is refused', async () => {
     await using world = await setup()
     const { library, mail } = world
     let late: () => Promise<unknown> = async () => undefined
@@ -166,11 +166,11 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
     assert.deepEqual(await world.jobs(), [])
   })
 
-  test('the library over the other SQLite library is refused, and the error names the driver of the store', async () => {
+  test('a transaction of the other driver is refused, and the error names the driver of the store', async () => {
     const otherDriver = driver === 'node:sqlite' ? 'better-sqlite3' : 'node:sqlite'
     await using world = await openWorld(otherDriver)
     const { mail } = world
-    await using library = openLibrary(`${world.path}-of-its-own`) // not the file of the store: that would harm it
+    await using library = openLibrary(`${world.path}-of-its-own`) // on the file of the store it would damage that file
     await library.transact(async ({ tx }) => {
       const error = await rejects(mail.enqueue(1, { tx }), 'INVALID_OPTION', { option: 'tx', driver: otherDriver })
       assert.match(error.message, /do not see each other's locks .* open the store with sqlite\(\{ path/)
@@ -189,7 +189,7 @@ function libraryTests({ name, driver, adapter, open: openLibrary, codeIn }: Sqli
 describe('Drizzle over better-sqlite3', () => {
   const account = sqliteTable('account', { name: text().primaryKey() })
 
-  test('a job commits with the rows of its transaction, which awaits nothing', async () => {
+  test('a job commits with the rows of its synchronous transaction', async () => {
     await using world = await setup()
     const { db, mail } = world
     const enqueued = db.transaction((tx) => {
@@ -201,7 +201,7 @@ describe('Drizzle over better-sqlite3', () => {
     assert.deepEqual(world.accounts(), ['ada'])
   })
 
-  test('of a transaction that is rolled back nothing is left, and a nested one takes back its own', async () => {
+  test('a rollback removes the jobs of the transaction, and a nested rollback only those of the nested one', async () => {
     await using world = await setup()
     const { db, mail } = world
     const calls: Promise<unknown>[] = []
@@ -229,7 +229,7 @@ describe('Drizzle over better-sqlite3', () => {
     assert.deepEqual(world.accounts(), [])
   })
 
-  test('its transaction as it is, its database, and a transaction that is over are refused', async () => {
+  test('a transaction without its adapter, the database, and a transaction that has ended are refused', async () => {
     await using world = await setup()
     const { db, mail } = world
     const [itself, late] = db.transaction((tx) => [mail.enqueue(1, { tx }), fromDrizzle(tx)] as const)
@@ -247,8 +247,8 @@ describe('Drizzle over better-sqlite3', () => {
   }
 })
 
-describe('a driver that does not give the connection of its transaction is refused, and the error says what to use', () => {
-  test('Drizzle over a proxy, as over every asynchronous driver', async () => {
+describe('a driver that does not expose its connection is refused, and the error says what to use', () => {
+  test('Drizzle over an asynchronous driver', async () => {
     const db = drizzleProxy(async () => ({ rows: [] }))
     await db.transaction(async (tx) => {
       assert.throws(() => fromDrizzle(tx), { code: 'INVALID_OPTION', message: /use drizzle-orm\/better-sqlite3/ })
@@ -256,7 +256,7 @@ describe('a driver that does not give the connection of its transaction is refus
     })
   })
 
-  test('Kysely over a database that is not of kyselyDatabase', async () => {
+  test('Kysely over a database without kyselyDatabase', async () => {
     await using world = await openWorld('better-sqlite3')
     const db = new Kysely({ dialect: new SqliteDialect({ database: new BetterSqlite3(world.path) }) })
     await db.transaction().execute(async (trx) => {
@@ -287,7 +287,7 @@ describe('a driver that does not give the connection of its transaction is refus
     await db.destroy()
   })
 
-  test('a transaction on SQLite, where the jobs are in PostgreSQL', async () => {
+  test('a transaction on SQLite is refused if the jobs are in PostgreSQL', async () => {
     const db = drizzle({ client: new BetterSqlite3(':memory:') })
     const tx = db.transaction((own) => fromDrizzle(own))
     await assert.rejects(async () => tx.query('select 1', []), { code: 'INVALID_OPTION' })
@@ -295,7 +295,7 @@ describe('a driver that does not give the connection of its transaction is refus
   })
 })
 
-test('a Database of better-sqlite3 is a tx itself, and of node:sqlite for a store of that driver', async () => {
+test('a connection of the store’s driver is a valid tx without an adapter', async () => {
   for (const driver of ['better-sqlite3', 'node:sqlite'] as const) {
     await using world = await openWorld(driver)
     const own = connectBy(driver, world.path)
@@ -308,23 +308,23 @@ test('a Database of better-sqlite3 is a tx itself, and of node:sqlite for a stor
   }
 })
 
-test('to look which file a transaction is on reads nothing, so the transaction can still wait for its turn to write', async () => {
+test('finding the file of a transaction starts no read, so its first write does not fail after another commit', async () => {
   await using world = await openWorld('better-sqlite3')
   const own = new BetterSqlite3(world.path)
   own.exec('begin')
   assert.equal(new BetterSqlite3InShape(own).location(), realpathSync(world.path))
   await world.mail.enqueue('meanwhile')
-  own.exec(`insert into account values ('ada')`) // SQLITE_BUSY_SNAPSHOT, had anything been read
+  own.exec(`insert into account values ('ada')`) // after a read this fails with SQLITE_BUSY_SNAPSHOT
   own.exec('commit')
   own.close()
   assert.deepEqual(world.accounts(), ['ada'])
 })
 
-test('a driver that is none is refused', async () => {
+test('an unknown driver is refused', async () => {
   assert.throws(() => sqlite({ path: 'jobs.db', driver: 'sqlite3' as never }), { code: 'INVALID_OPTION' })
 })
 
-test('writers of one process that use one driver wait for each other, and none loses a row', async () => {
+test('writers of one process with the same driver wait for each other, and no row is lost', async () => {
   await using world = await openWorld('better-sqlite3')
   const { mail } = world
   const own = new BetterSqlite3(world.path, { timeout: 30_000 })
@@ -352,7 +352,7 @@ interface World extends AsyncDisposable {
   /** States of its jobs. */
   jobs(): Promise<string[]>
   accounts(): unknown[]
-  /** As another connection sees them. */
+  /** The number of jobs that another connection sees. */
   visibleJobs(): unknown
 }
 

@@ -1,4 +1,4 @@
-// JSON lines, however they are cut.
+// JSON lines, in chunks of any size.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { jsonLines, toJsonLines } from '../../src/index.ts'
@@ -6,7 +6,7 @@ import { jsonLines, toJsonLines } from '../../src/index.ts'
 const text = '\uFEFF{"a":"é"}\r\n\n  \n[1,2]\n"last, without an end of line"'
 const values = [{ a: 'é' }, [1, 2], 'last, without an end of line']
 
-test('lines are values, wherever the pieces are cut, also inside a character', async () => {
+test('each line is a value, wherever the chunks end, also inside a character', async () => {
   assert.deepEqual(await Array.fromAsync(jsonLines(text)), values)
   const bytes = Buffer.from(text)
   for (let size = 1; size < bytes.length; size++) {
@@ -17,7 +17,7 @@ test('lines are values, wherever the pieces are cut, also inside a character', a
   }
 })
 
-test('a line that is wrong is named', async () => {
+test('the error about a wrong line gives its number', async () => {
   const wrong: readonly [Parameters<typeof jsonLines>[0], number][] = [
     ['{}\n\n{oops}\n', 3],
     [[Buffer.from('1\n2\n'), Buffer.from([0xff, 0x0a])], 3],
@@ -29,7 +29,7 @@ test('a line that is wrong is named', async () => {
   await assert.rejects(Array.fromAsync(jsonLines(7 as never)), { code: 'INVALID_OPTION' })
 })
 
-test('what is written is read again', async () => {
+test('written values are read back unchanged', async () => {
   const lines = await Array.fromAsync(toJsonLines(values))
   assert.deepEqual(await Array.fromAsync(jsonLines(lines)), values)
 })

@@ -1,4 +1,4 @@
-// Batches in the hands of several processes, some of which are killed.
+// Batches that several processes use, some of which are killed.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
@@ -12,7 +12,7 @@ import { testDatabase } from '../support/postgres.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import type { Act } from './programs/acts.ts'
 
-const grounds = {
+const stores = {
   'on one file': async () => {
     const scratch = await scratchDirectory()
     return { url: `sqlite:${join(scratch.path, 'jobs.db')}`, end: () => scratch[Symbol.asyncDispose]() }
@@ -23,30 +23,34 @@ const grounds = {
   },
 }
 
-for (const [where, makeGround] of Object.entries(grounds)) {
+for (const [where, makeStore] of Object.entries(stores)) {
   describe(`batches of several processes ${where}`, () => {
-    test('one is killed half-way through its submission: the batch stays open until others have made it whole', async () => {
-      await using scene = await setup(makeGround)
+    test('if a process is killed during its submission, the batch stays open until others have completed it', async () => {
+      await using scene = await setup(makeStore)
       const { holdfast } = scene
       const [killed, second, third] = await scene.start(3)
       killed?.tell({ do: 'submit', items: 5_000, dieAt: 3_500 } satisfies Act)
       assert.equal(await killed?.ended, 'SIGKILL')
       const half = await scene.batch()
       const { total, state } = await half.progress()
-      assert.ok(total > 0 && total < 3_500, `${total} items are there`)
+      assert.ok(total > 0 && total < 3_500, `${total} items are stored`)
       assert.equal(state, 'open')
-      for (const lease of await holdfast.claim(['mail'], { max: 5_000 })) await lease.done()
-      assert.equal((await half.progress()).state, 'open', 'all items that are there have ended, and it is not done')
+      // The server may still commit what the killed process had sent, so more items may be claimed than were counted.
+      const leases = await holdfast.claim(['mail'], { max: 5_000 })
+      assert.ok(leases.length >= total && leases.length < 3_500, `${leases.length} items of ${total} are claimed`)
+      await Promise.all(leases.map((lease) => lease.done()))
+      assert.equal((await half.progress()).state, 'open', 'all stored items have ended, and the batch is not done')
       const whole = { do: 'submit', items: 5_000 } satisfies Act
       assert.deepEqual(await Promise.all([second?.ask(whole), third?.ask(whole)]), [5_000, 5_000])
       const payloads = new Set((await allJobs(holdfast, { queue: 'mail' })).map(({ payload }) => payload))
       assert.equal(payloads.size, 5_000)
       const { waiting, done, isOpen } = await half.progress()
-      assert.deepEqual({ waiting, done, isOpen }, { waiting: 5_000 - total, done: total, isOpen: false })
+      const ended = leases.length
+      assert.deepEqual({ waiting, done, isOpen }, { waiting: 5_000 - ended, done: ended, isOpen: false })
     })
 
-    test('one is killed between run and settle: its items come back, and the completion is told once', async () => {
-      await using scene = await setup(makeGround)
+    test('if a process is killed between run and settle, its items are rescued, and there is one completion', async () => {
+      await using scene = await setup(makeStore)
       const { holdfast } = scene
       const [killed] = await scene.start(1)
       await killed?.ask({ do: 'submit', items: 3 } satisfies Act)
@@ -59,22 +63,22 @@ for (const [where, makeGround] of Object.entries(grounds)) {
       const attempts = (await allJobs(holdfast, { queue: 'mail' })).map((job) => job.attempts)
       assert.deepEqual(attempts.toSorted(), [1, 2, 2])
       await worker.stop()
-      await toldOnce(holdfast, [{ state: 'done', round: 1 }])
+      await assertCompletions(holdfast, [{ state: 'done', round: 1 }])
     })
 
-    test('each ends its last items at the same moment: the completion is told once', async () => {
-      await using scene = await setup(makeGround)
+    test('if all processes end their last items at the same moment, there is one completion', async () => {
+      await using scene = await setup(makeStore)
       const programs = await scene.start(4)
       await programs[0]?.ask({ do: 'submit', items: 20 } satisfies Act)
       for (const program of programs) assert.equal(await program.ask({ do: 'claim', max: 5 } satisfies Act), 5)
       await Promise.all(programs.map((program, n) => program.ask({ do: 'settle', as: n === 0 ? 'dead' : 'done' })))
       const { state, done, dead } = await (await scene.batch()).progress()
       assert.deepEqual({ state, done, dead }, { state: 'done', done: 15, dead: 5 })
-      await toldOnce(scene.holdfast, [{ state: 'done', round: 1 }])
+      await assertCompletions(scene.holdfast, [{ state: 'done', round: 1 }])
     })
 
-    test('two steer it at the same moment: both are answered, and it counts once', async () => {
-      await using scene = await setup(makeGround)
+    test('if two processes control the batch at the same moment, both are answered, and it changes once', async () => {
+      await using scene = await setup(makeStore)
       const programs = await scene.start(2)
       const [first, second] = programs
       const both = (wanted: Act) => Promise.all(programs.map((program) => program.ask(wanted)))
@@ -91,11 +95,11 @@ for (const [where, makeGround] of Object.entries(grounds)) {
       await first?.ask({ do: 'claim', max: 1 } satisfies Act)
       assert.deepEqual(await both({ do: 'cancel' }), ['cancelled', 'cancelled'])
       await first?.ask({ do: 'settle', as: 'done' } satisfies Act)
-      const told = [
+      const completions = [
         { state: 'done', round: 1 },
         { state: 'cancelled', round: 2 },
       ]
-      await toldOnce(scene.holdfast, told)
+      await assertCompletions(scene.holdfast, completions)
       await recount(scene.holdfast)
       await both({ do: 'delete' })
       assert.equal(await scene.holdfast.getBatch({ key: 'k' }), null)
@@ -110,8 +114,8 @@ interface Scene extends AsyncDisposable {
   batch(): Promise<Batch>
 }
 
-async function setup(makeGround: (typeof grounds)['on one file']): Promise<Scene> {
-  const { url, end } = await makeGround()
+async function setup(makeStore: (typeof stores)['on one file']): Promise<Scene> {
+  const { url, end } = await makeStore()
   const holdfast = await open(url, { logger: false })
   const started: Program[] = []
   return {
@@ -135,13 +139,13 @@ async function setup(makeGround: (typeof grounds)['on one file']): Promise<Scene
   }
 }
 
-async function toldOnce(holdfast: Holdfast, facts: readonly object[]): Promise<void> {
-  const told = (await allJobs(holdfast, { queue: 'told' })).map(({ payload }) => {
+async function assertCompletions(holdfast: Holdfast, facts: readonly object[]): Promise<void> {
+  const completions = (await allJobs(holdfast, { queue: 'completions' })).map(({ payload }) => {
     const { batchId: _, ...rest } = payload as { batchId: string; round: number }
     return rest
   })
   assert.deepEqual(
-    told.toSorted((a, b) => a.round - b.round),
+    completions.toSorted((a, b) => a.round - b.round),
     facts,
   )
 }

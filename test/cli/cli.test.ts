@@ -1,4 +1,4 @@
-// The command as a person or a script meets it: real processes on a real file.
+// The command as a person or a script uses it: real processes on a real file.
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { readdir } from 'node:fs/promises'
@@ -15,7 +15,7 @@ import { scratchDirectory } from '../support/scratch.ts'
 const bin = join(root, 'bin/holdfast.js')
 const unknownId = '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'
 
-test('help lists every command, and each command explains itself', async () => {
+test('help lists every command, and each command has its own help', async () => {
   await using world = await setup()
   const { code, stdout } = await world.holdfast('--help')
   assert.equal(code, 0)
@@ -65,7 +65,7 @@ test('the version is that of the package', async () => {
   assert.equal((await world.holdfast('--version')).stdout, `${manifest.version}\n`)
 })
 
-test('called without a command it shows the help and says by its exit code that it did nothing', async () => {
+test('without a command it shows the help, and the exit code shows that nothing was done', async () => {
   await using world = await setup()
   const { code, stdout, stderr } = await world.holdfast()
   assert.equal(code, 2)
@@ -73,7 +73,7 @@ test('called without a command it shows the help and says by its exit code that 
   assert.match(stderr, /^Usage: holdfast <command>/m)
 })
 
-test('wrong words are answered with one sentence and exit code 2, before any store is touched', async () => {
+test('wrong arguments are answered with one sentence and exit code 2, before any store is opened', async () => {
   await using world = await setup()
   const cases: [string[], RegExp][] = [
     [['quueues'], /^holdfast: There is no command "quueues"; holdfast --help lists them\.\n$/],
@@ -112,7 +112,7 @@ test('wrong words are answered with one sentence and exit code 2, before any sto
   assert.deepEqual(await world.files(), [])
 })
 
-test('a batch is handed over as JSON lines, shown, steered and read as JSON lines again', async () => {
+test('a batch is submitted as JSON lines, shown, paused, resumed and read as JSON lines again', async () => {
   await using world = await setup()
   const lines = [1, 2, 3].map((n) => JSON.stringify({ queue: 'mail', payload: n })).join('\n')
   const submit = ['batch', 'submit', '--name', 'letters.jsonl', '--key', 'march']
@@ -120,7 +120,7 @@ test('a batch is handed over as JSON lines, shown, steered and read as JSON line
   assert.equal(submitted.code, 0, submitted.stderr)
   assert.match(submitted.stdout, /^letters\.jsonl\n.* 0 % {2}0 of 3 {2}queued\n/)
   const again = JSON.parse((await world.holdfastWith(lines, ...submit, '--json')).stdout)
-  assert.equal(again.total, 3, 'the same submission is there once')
+  assert.equal(again.total, 3, 'the same submission is stored once')
   assert.match(
     (await world.holdfast('batch', 'pause', 'march', '--by', 'ada')).stdout,
     /^Paused batch letters\.jsonl\./,
@@ -154,7 +154,7 @@ test('a batch is handed over as JSON lines, shown, steered and read as JSON line
   assert.match(gone.stderr, /There is no batch with the id or key march.*BATCH_NOT_FOUND/)
 })
 
-test('explain says in one sentence why a job is where it is', async () => {
+test('explain says in one sentence why a job is in its state', async () => {
   await using world = await setup()
   const { id } = await world.json('enqueue', 'mail', '1')
   assert.match(
@@ -168,7 +168,7 @@ test('explain says in one sentence why a job is where it is', async () => {
   assert.match((await world.holdfast('inbox', 'list', 'extracted')).stdout, /^Inbox extracted is empty/)
 })
 
-test('without a store it says how to name one', async () => {
+test('without a store the error says how to name one', async () => {
   await using world = await setup({ HOLDFAST_STORE: '' })
   const { code, stderr } = await world.holdfast('queues')
   assert.equal(
@@ -185,7 +185,7 @@ test('the store may be named by option, which wins over the environment', async 
   assert.ok(!(await world.files()).includes('other.db'))
 })
 
-test('no command but enqueue and kv put makes a database that is not there', async () => {
+test('only enqueue and kv put create a database that does not exist', async () => {
   await using world = await setup()
   const looking = [
     ...[['queues'], ['jobs'], ['job', unknownId], ['pause', 'q'], ['resume', 'q'], ['cancel', unknownId]],
@@ -209,7 +209,7 @@ test('no command but enqueue and kv put makes a database that is not there', asy
   assert.equal(made.code, 0)
 })
 
-test('errors of the library come with their code, as text and as JSON', async () => {
+test('errors of the library are printed with their code, as text and as JSON', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1')
   const plain = await world.holdfast('job', unknownId)
@@ -221,7 +221,7 @@ test('errors of the library come with their code, as text and as JSON', async ()
   assert.deepEqual([code, stdout, error.code, error.facts.option], [1, '', 'INVALID_OPTION', 'state'])
 })
 
-test('enqueue takes every option, and says created or duplicate', async () => {
+test('enqueue accepts every option, and prints created or duplicate', async () => {
   await using world = await setup()
   const runAt = '2040-01-31T09:00:00.000Z'
   const created = await world.json(
@@ -231,7 +231,7 @@ test('enqueue takes every option, and says created or duplicate', async () => {
   )
   assert.deepEqual(created, { id: unknownId, status: 'created' })
   const job = await world.json('job', unknownId)
-  const told = [
+  const shown = [
     job.payload,
     job.state,
     job.runAt,
@@ -241,13 +241,13 @@ test('enqueue takes every option, and says created or duplicate', async () => {
     job.dedupKey,
     job.headers,
   ]
-  assert.deepEqual(told, [...[{ userId: 'u1' }, 'scheduled', runAt, 2, 7, 90_000, 'u1'], { trace: 'a=b', x: 'y' }])
+  assert.deepEqual(shown, [...[{ userId: 'u1' }, 'scheduled', runAt, 2, 7, 90_000, 'u1'], { trace: 'a=b', x: 'y' }])
 
   const again = await world.holdfast('enqueue', 'welcome', '{"userId":"u2"}', '--dedup', 'u1', '--replace')
   assert.match(again.stdout, new RegExp(`^duplicate ${unknownId}`))
 })
 
-test('enqueue obeys the stored definition, and takes a limit key where it cannot know one', async () => {
+test('enqueue uses the stored definition, and accepts a limit key if it cannot derive one', async () => {
   await using world = await setup()
   await world.define(defineQueue('byPath', { attempts: 2, priority: 1, limit: { key: 'user', concurrency: 1 } }))
   await world.define(defineQueue('byCode', { limit: { key: () => 'u1', concurrency: 1 } }))
@@ -321,10 +321,10 @@ test('jobs filters by queue and state, and pages', async () => {
   const second = await world.json('jobs', '--queue', 'mail', '--state', 'dead', '--limit', '1', '--after', first.next)
   assert.deepEqual([...first.jobs, ...second.jobs].map(({ id }) => id).sort(), deadIds.toSorted())
   assert.match((await world.holdfast('jobs', '--limit', '1')).stdout, /There are more: add --after \S+\n$/)
-  assert.equal((await world.holdfast('jobs', '--queue', 'nobody')).stdout, 'No jobs match.\n')
+  assert.equal((await world.holdfast('jobs', '--queue', 'unused')).stdout, 'No jobs match.\n')
 })
 
-test('job tells everything, with the history of attempts', async () => {
+test('job shows everything, with the history of attempts', async () => {
   await using world = await setup()
   const { deadIds } = await world.history()
   const { stdout } = await world.holdfast('job', deadIds[0] ?? '')
@@ -335,7 +335,7 @@ test('job tells everything, with the history of attempts', async () => {
   assert.match(stdout, /^ +2 {2}failed {2}w1 .*no answer from smtp$/m)
 })
 
-test('what a terminal would applyVerdict does not reach it from payloads and errors', async () => {
+test('control characters of payloads and errors are not printed to a terminal', async () => {
   await using world = await setup()
   const evil = '\u001b]0;owned\u0007\u009b31m'
   await using holdfast = await open(world.url)
@@ -348,7 +348,7 @@ test('what a terminal would applyVerdict does not reach it from payloads and err
   }
 })
 
-test('pause and resume say what is in the queue', async () => {
+test('pause and resume print the counts of the queue', async () => {
   await using world = await setup()
   await world.history()
   assert.equal((await world.holdfast('pause', 'mail')).stdout, 'Paused mail: 1 waiting, 0 running.\n')
@@ -356,7 +356,7 @@ test('pause and resume say what is in the queue', async () => {
   assert.deepEqual(await world.json('resume', 'mail'), { queue: 'mail', paused: false })
 })
 
-test('cancel ends a waiting job, and asks a running one to', async () => {
+test('cancel ends a waiting job, and requests the end of a running one', async () => {
   await using world = await setup()
   await using holdfast = await open(world.url)
   const { id: waiting } = await holdfast.queue('later').enqueue(1, { delay: '1h' })
@@ -368,7 +368,7 @@ test('cancel ends a waiting job, and asks a running one to', async () => {
   assert.deepEqual(await world.json('cancel', running), { id: running, status: 'requested' })
 })
 
-test('wake, reschedule, reprioritise, delete and purge change what waits', async () => {
+test('wake, reschedule, reprioritise, delete and purge change waiting jobs', async () => {
   await using world = await setup()
   await using holdfast = await open(world.url)
   const { id } = await holdfast.queue('later').enqueue(1, { delay: '1h' })
@@ -391,7 +391,7 @@ test('wake, reschedule, reprioritise, delete and purge change what waits', async
   assert.deepEqual(await world.json('purge', 'later'), { queue: 'later', deleted: 2 })
 })
 
-test('requeue takes one dead job by its id, or all that match, and can only look first', async () => {
+test('requeue takes one dead job by its id, or all that match, and has a dry run', async () => {
   await using world = await setup()
   const { deadIds } = await world.history()
   const [id = ''] = deadIds
@@ -405,7 +405,7 @@ test('requeue takes one dead job by its id, or all that match, and can only look
   assert.equal((await world.holdfast('requeue', '--queue', 'mail')).stdout, 'Requeued 1 dead job.\n')
 })
 
-test('sweep says what it swept', async () => {
+test('sweep prints what it has done', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1', '--delay', '1')
   assert.deepEqual(await world.json('sweep'), {
@@ -413,7 +413,7 @@ test('sweep says what it swept', async () => {
   })
 })
 
-test('gate closes, opens and lists, and to open one that nobody ever closed is exit code 1', async () => {
+test('gate closes, opens and lists, and opening a gate that was never closed is exit code 1', async () => {
   await using world = await setup()
   await world.holdfast('kv', 'put', 'k', '1')
   assert.equal((await world.holdfast('gate', 'list')).stdout, 'No gate was ever closed.\n')
@@ -480,7 +480,7 @@ test('kv puts, gets, deletes and scans, and a missing key is exit code 1', async
   assert.deepEqual(missing, { code: 1, stdout: '', stderr: 'holdfast: There is no key cursor/a.\n' })
 })
 
-test('there are colours when they are asked for, and never with NO_COLOR', async () => {
+test('output has colours on request, and never with NO_COLOR', async () => {
   await using world = await setup({ FORCE_COLOR: '1' })
   await world.history()
   const { stdout } = await world.holdfast('queues')
@@ -492,7 +492,7 @@ test('there are colours when they are asked for, and never with NO_COLOR', async
   assert.equal(stripVTControlCharacters(quiet.stdout), quiet.stdout)
 })
 
-test('a reader that has read enough is no error', async () => {
+test('a pipe that its reader closes early is no error', async () => {
   await using world = await setup()
   await using holdfast = await open(world.url)
   const payload = 'x'.repeat(1_000)
@@ -505,7 +505,7 @@ test('a reader that has read enough is no error', async () => {
   assert.deepEqual([code, await stderr], [0, ''])
 })
 
-test('watch prints a line for every change, as many as asked for or until it is interrupted', async () => {
+test('watch prints a line for every change, up to a count or until it is interrupted', async () => {
   await using world = await setup()
   await using client = await open(world.url)
   let isOver = false
@@ -549,13 +549,13 @@ async function setup(extra: NodeJS.ProcessEnv = {}) {
     return JSON.parse(stdout)
   }
 
-  /** A process with the definition appears. */
+  /** A process stores the definition. */
   const define = async (definition: AnyDefinition) => {
     await using client = await open(url)
     await client.claim([definition])
   }
 
-  /** One job done, two dead of their second attempt, one scheduled. */
+  /** One job done, two dead after their second attempt, one scheduled. */
   const history = async () => {
     await using client = await open(url)
     const mail = client.queue('mail', { attempts: 2 })

@@ -16,14 +16,14 @@ import { cleanEnvironment, run } from '../support/shell.ts'
 const bin = join(root, 'bin/holdfast.js')
 
 describe('on a file', () => {
-  test('all is well: a list, exit code 0, and no colours', async () => {
+  test('a store without findings: a list, exit code 0, and no colours', async () => {
     await using file = await setup()
     const { code, stdout } = await doctor(file.url)
     assert.equal(code, 0)
     assert.match(stdout, /^✓ The journal mode is wal\.\n(✓ .*\n)+\nAll is well: \d+ findings, all fine\.\n$/)
   })
 
-  test('what is wrong comes first, with its fix, and exit code 1; --fix mends it', async () => {
+  test('what is wrong is printed first, with its fix, and exit code 1; --fix repairs it', async () => {
     await using file = await setup()
     file.damage('update holdfast_queue set ready = 7')
     const found = await doctor(file.url)
@@ -39,13 +39,13 @@ describe('on a file', () => {
       [json.code, wrong, warning, findings[0].id, findings[0].facts],
       [1, 1, 0, 'counts', { queues: ['mail'] }],
     )
-    const mended = await doctor(file.url, '--fix')
-    assert.equal(mended.code, 0)
-    assert.match(mended.stdout, /^✓ Repaired: The counts of mail are right again\.\n\n✓ /)
+    const repaired = await doctor(file.url, '--fix')
+    assert.equal(repaired.code, 0)
+    assert.match(repaired.stdout, /^✓ Repaired: The counts of mail are right again\.\n\n✓ /)
     assert.equal((await doctor(file.url)).code, 0)
   })
 
-  test('a worker that was killed, whose leases ran out', async () => {
+  test('a worker that was killed, whose leases have expired', async () => {
     await using file = await setup()
     const program = join(import.meta.dirname, 'programs/claims-and-stays.ts')
     const child = spawn(process.execPath, [program, file.url], { stdio: ['ignore', 'pipe', 'inherit'] })
@@ -56,13 +56,13 @@ describe('on a file', () => {
     assert.equal(code, 1)
     assert.match(
       stdout,
-      /^✗ 1 job is held by leases that ran out, .* nobody sweeps\. \[leases-expired\]\n {2}→ .*holdfast sweep/,
+      /^✗ 1 job is held by leases that ran out, .* no process sweeps\. \[leases-expired\]\n {2}→ .*holdfast sweep/,
     )
     await run(process.execPath, [bin, 'sweep', '--store', file.url], { env: cleanEnvironment() })
     assert.doesNotMatch((await doctor(file.url, '--patience', '1ms')).stdout, /leases that ran out,/)
   })
 
-  test('a store that is not there, and words that are wrong', async () => {
+  test('a store that does not exist, and wrong arguments', async () => {
     const missing = await doctor('sqlite:/nowhere/jobs.db')
     assert.equal(missing.code, 1)
     assert.match(missing.stdout, /^✗ There is no database at .* \[cannot-open\]\n/)
@@ -73,7 +73,7 @@ describe('on a file', () => {
 })
 
 describe('on a server', () => {
-  test('a schema that is ahead or behind is a finding, and is not brought up by looking', async () => {
+  test('a schema that is ahead or behind is a finding, and the doctor does not migrate it', async () => {
     await using database = await testDatabase()
     await (await open(database.url)).close()
     const client = new pg.Client({ connectionString: database.url })
@@ -92,8 +92,8 @@ describe('on a server', () => {
     }
   })
 
-  test('a server that is not there is one finding, and no password is shown', async () => {
-    const { code, stdout } = await doctor('postgres://someone:s3cr3t@127.0.0.1:1/app')
+  test('an unreachable server is one finding, and no password is shown', async () => {
+    const { code, stdout } = await doctor('postgres://app:s3cr3t@127.0.0.1:1/app')
     assert.equal(code, 1)
     assert.match(stdout, /^✗ Cannot use the database at .*ECONNREFUSED/)
     assert.doesNotMatch(stdout, /s3cr3t/)

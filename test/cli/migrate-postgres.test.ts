@@ -10,9 +10,9 @@ import { cleanEnvironment, run } from '../support/shell.ts'
 
 const bin = join(root, 'bin/holdfast.js')
 const unknownId = '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'
-const nobody = 'postgres://someone:s3cr3t@127.0.0.1:1/app'
+const unreachable = 'postgres://app:s3cr3t@127.0.0.1:1/app'
 
-test('migrate makes the schema and says so, and then says that there is nothing to do', async () => {
+test('migrate creates the schema and says so, and then says that there is nothing to do', async () => {
   await using world = await setup()
   const made = await world.holdfast('migrate')
   assert.match(made.stdout, /^Created schema holdfast at version \d+\.\n$/)
@@ -34,7 +34,7 @@ test('a schema is named by option or in the URL of the store, and the option win
   assert.deepEqual(await world.schemas(), ['my jobs', 'other'])
 })
 
-test('what --print prints, run by somebody else, is a schema that a role without the right to create tables can use', async () => {
+test('the output of --print, run by another role, is a schema that a role without the right to create tables can use', async () => {
   await using world = await setup()
   const { code, stdout } = await world.holdfast('migrate', '--print', '--schema', 'by hand', '--store', '')
   assert.equal(code, 0)
@@ -59,7 +59,7 @@ test('what --print prints, run by somebody else, is a schema that a role without
   }
 })
 
-test('--grant lets roles do what they are for, says so, and is printed too', async () => {
+test('--grant gives roles their rights, says so, and is printed too', async () => {
   await using world = await setup()
   const [web, bi] = [`${world.name}_web`, `${world.name}_bi`]
   await world.query(`create role ${web} login; create role ${bi} login`)
@@ -86,7 +86,7 @@ test('--grant lets roles do what they are for, says so, and is printed too', asy
   }
 })
 
-test('a role that may not create the schema is told what to have run', async () => {
+test('a role that may not create the schema gets an error that says what to run', async () => {
   await using world = await setup()
   const role = `${world.name}_guest`
   await world.query(`create role ${role} login`)
@@ -101,16 +101,16 @@ test('a role that may not create the schema is told what to have run', async () 
   }
 })
 
-test('--print needs no store, takes the schema from its URL too, and answers in JSON', async () => {
+test('--print needs no store, also takes the schema from its URL, and can print JSON', async () => {
   const bare = await holdfastAt('', 'migrate', '--print')
   assert.match(bare.stdout, /^begin;\ncreate schema if not exists "holdfast";\n[\s\S]*\ncommit;\n$/)
-  const json = await holdfastAt(`${nobody}?schema=jobs`, 'migrate', '--print', '--json')
+  const json = await holdfastAt(`${unreachable}?schema=jobs`, 'migrate', '--print', '--json')
   const { schema, sql } = JSON.parse(json.stdout)
   assert.deepEqual([schema, bare.code, json.code], ['jobs', 0, 0])
   assert.match(sql, /^begin;\ncreate schema if not exists "jobs";\n/)
 })
 
-test('--print --from prints the steps from an installed version on, and nothing at the last', async () => {
+test('--print --from prints the steps after an installed version, and nothing for the latest', async () => {
   const { to } = JSON.parse((await holdfastAt('', 'migrate', '--print', '--json')).stdout)
   const last = await holdfastAt('', 'migrate', '--print', '--from', String(to - 1), '--schema', 'jobs')
   assert.match(
@@ -123,10 +123,10 @@ test('--print --from prints the steps from an installed version on, and nothing 
     assert.match(stderr, /^holdfast: --from must be a /)
     assert.equal(code, 2)
   }
-  assert.match((await holdfastAt(nobody, 'migrate', '--from', '1')).stderr, /^holdfast: --from goes with --print/)
+  assert.match((await holdfastAt(unreachable, 'migrate', '--from', '1')).stderr, /^holdfast: --from goes with --print/)
 })
 
-test('a newer schema that has room for this version is left as it is, and migrate says so', async () => {
+test('a newer schema that allows this version is left unchanged, and migrate says so', async () => {
   await using world = await setup()
   await world.holdfast('migrate')
   await world.query('update holdfast.meta set schema = 1000')
@@ -134,7 +134,7 @@ test('a newer schema that has room for this version is left as it is, and migrat
   assert.equal((await world.holdfast('queues')).code, 0)
 })
 
-test('a schema from the future is refused with SCHEMA_AHEAD', async () => {
+test('a newer schema that excludes this version is refused with SCHEMA_AHEAD', async () => {
   await using world = await setup()
   await world.holdfast('migrate')
   await world.query('update holdfast.meta set schema = 1000, min_client = 999')
@@ -148,21 +148,21 @@ test('a schema from the future is refused with SCHEMA_AHEAD', async () => {
   }
 })
 
-test('a database that cannot be used is one sentence, at once, and never shows the password', async () => {
+test('a database that cannot be used gives one sentence, at once, without the password', async () => {
   await using world = await setup()
   const cases: [string, string[], RegExp][] = [
-    [nobody, ['migrate'], /Cannot use the database at postgres:\/\/someone:\*\*\*@127\.0\.0\.1:1\/app: .*ECONNREFUSED/],
-    [nobody, ['queues'], /ECONNREFUSED.* Check the address, and that the server runs\./],
-    [nobody, ['enqueue', 'mail', '1'], /ECONNREFUSED/],
+    [
+      unreachable,
+      ['migrate'],
+      /Cannot use the database at postgres:\/\/app:\*\*\*@127\.0\.0\.1:1\/app: .*ECONNREFUSED/,
+    ],
+    [unreachable, ['queues'], /ECONNREFUSED.* Check the address, and that the server runs\./],
+    [unreachable, ['enqueue', 'mail', '1'], /ECONNREFUSED/],
     [`${world.url}_no`, ['queues'], /database ".*_no" does not exist/],
     [`${world.url}?schema=a%27b&password=s3cr3t`, ['queues'], /A schema name is .*got "a'b"\./],
-    [
-      'postgres://someone:s3cr3t@[::1/app',
-      ['queues'],
-      /Cannot use the database at postgres:\/\/someone:\*\*\*@\[::1\/app/,
-    ],
-    ['postgresq://someone:s3cr3t@127.0.0.1/app', ['queues'], /open\(\) takes a store URL .*someone:\*\*\*@127/],
-    ['', ['--stoer', nobody, 'queues'], /There is no command "postgres:\/\/someone:\*\*\*@127\.0\.0\.1:1\/app"/],
+    ['postgres://app:s3cr3t@[::1/app', ['queues'], /Cannot use the database at postgres:\/\/app:\*\*\*@\[::1\/app/],
+    ['postgresq://app:s3cr3t@127.0.0.1/app', ['queues'], /open\(\) takes a store URL .*app:\*\*\*@127/],
+    ['', ['--stoer', unreachable, 'queues'], /There is no command "postgres:\/\/app:\*\*\*@127\.0\.0\.1:1\/app"/],
   ]
   for (const [url, args, sentence] of cases) {
     for (const json of [[], ['--json']]) {
@@ -177,7 +177,7 @@ test('a database that cannot be used is one sentence, at once, and never shows t
   }
 })
 
-test('a schema that is not there is made by migrate, enqueue and kv put only', async () => {
+test('only migrate, enqueue and kv put create a schema that does not exist', async () => {
   await using world = await setup()
   const looking = [
     ...[['queues'], ['jobs'], ['job', unknownId], ['pause', 'q'], ['resume', 'q'], ['cancel', unknownId]],
@@ -197,7 +197,7 @@ test('a schema that is not there is made by migrate, enqueue and kv put only', a
   assert.equal((await world.holdfast('kv', 'put', 'k', '2')).stderr, '')
 })
 
-test('every other command does on PostgreSQL what it does on a file', async () => {
+test('every other command does the same on PostgreSQL as on a file', async () => {
   await using world = await setup()
   await world.holdfast('migrate')
   const { id } = await world.json(
@@ -239,7 +239,7 @@ test('every other command does on PostgreSQL what it does on a file', async () =
   assert.equal((await world.holdfast('kv', 'get', 'cursor')).code, 1)
 })
 
-test('a SQLite file is brought up by opening it, which is what migrate does', async () => {
+test('migrate opens a SQLite file, which migrates it', async () => {
   const memory = await holdfastAt('sqlite::memory:', 'migrate')
   assert.match(memory.stdout, /^Up to date: /)
   const printed = await holdfastAt('sqlite::memory:', 'migrate', '--print')

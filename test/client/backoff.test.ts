@@ -13,7 +13,7 @@ test('no delay is longer than the maximum, and those at the maximum are still sp
   assert.equal(new Set(late).size, draws.length)
 })
 
-test('a delay stays a number however often a job was tried, also where the first one is 0', () => {
+test('a delay stays a number for any number of attempts, also if the first delay is 0', () => {
   for (const attempt of [1, 2, 1_024, 1_025, 10_000]) {
     assert.equal(backoffMs({ baseMs: 0, factor: 2, maxMs: 1_000, jitter: 0 }, attempt, 0.5), 0)
   }

@@ -1,4 +1,4 @@
-// What is handed to the store at once stays small enough to be carried, whatever meets in the same moment.
+// Each call to the store stays within its size limit, whatever calls are made at the same moment.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Holdfast } from '../../src/holdfast.ts'
@@ -28,7 +28,7 @@ async function setup() {
   return { holdfast, calls, [Symbol.asyncDispose]: () => holdfast.close() }
 }
 
-test('large payloads, results and values that meet go out in several calls', async () => {
+test('large payloads, results and values of the same moment are sent in several calls', async () => {
   await using world = await setup()
   const { holdfast, calls } = world
   const large = 'x'.repeat(mebibyte - 2)
@@ -47,7 +47,7 @@ test('large payloads, results and values that meet go out in several calls', asy
   assert.ok(Math.max(...calls) < 40 * mebibyte, `${Math.max(...calls)} characters in one call`)
 })
 
-test('more than can be carried at once is refused, and nothing of it is enqueued', async () => {
+test('an enqueue above the size limit is refused, and none of its jobs is stored', async () => {
   await using world = await setup()
   const { holdfast } = world
   const payload = 'x'.repeat(mebibyte - 2)

@@ -14,14 +14,14 @@ const { value } = fc.letrec<{ value: unknown }>((tie) => ({
   ),
 }))
 
-test('what was written is what is read, whatever its keys are made of', (t) => {
+test('values are read back unchanged, with any keys', (t) => {
   const seed = Number(process.env['HOLDFAST_FUZZ_SEED'] ?? Date.now() % 0x7fffffff)
   t.diagnostic(`HOLDFAST_FUZZ_SEED=${seed}`)
   const survives = (data: unknown) => assert.deepEqual(parseJson(JSON.stringify(data)), data)
   fc.assert(fc.property(value, survives), { seed, numRuns: 20_000 })
 })
 
-test('keys with escapes are read rightly however often, and in whatever company', () => {
+test('keys with escapes are read correctly, repeatedly and among other keys', () => {
   const names = ['"', '\\', '\n', 'a', '""', '\\\\', '"\\', '\\"']
   for (let i = 0; i < 20_000; i++) {
     const [one, two] = [names[i % names.length] as string, names[(i * 7 + 3) % names.length] as string]
@@ -41,13 +41,13 @@ test('an own __proto__ stays a key, the last of equal keys counts, and order is 
   assert.deepEqual(parseJson('{"\\n":1,"\\u000a":2}'), { '\n': 2 })
 })
 
-test('what is no JSON is refused as JSON.parse refuses it', () => {
+test('invalid JSON is refused like by JSON.parse', () => {
   for (const text of ['', '{', '{"\\x":1}', '{"\\":1}', '{"a\\n":1,}', '"\\', '{"\\n":}', 'nul\\l']) {
     assert.throws(() => parseJson(text), SyntaxError, text)
   }
 })
 
-test('a long text with escapes is read as it is', () => {
+test('a long text with escapes is read unchanged', () => {
   const data = { [`key\n${'k'.repeat(1_000)}`]: '"\\'.repeat(400_000) }
   assert.deepEqual(parseJson(JSON.stringify(data)), data)
 })

@@ -1,4 +1,4 @@
-// What `open` makes of a URL.
+// How `open` reads a URL.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { open } from '../../src/open.ts'
@@ -6,7 +6,7 @@ import { postgresAddress, withoutPassword } from '../../src/store/postgres/conne
 import { rejects } from '../conformance/expect.ts'
 
 describe('the URL of a store', () => {
-  test('a schema is taken out of a PostgreSQL URL, and the rest stays letter for letter', () => {
+  test('the schema is removed from a PostgreSQL URL, and the rest stays character for character', () => {
     const cases: [string, string, string | undefined][] = [
       ['postgres://h/d', 'postgres://h/d', undefined],
       ['postgres://h/d?schema=jobs', 'postgres://h/d', 'jobs'],
@@ -19,7 +19,7 @@ describe('the URL of a store', () => {
     }
   })
 
-  test('what is shown of a URL never has its password', () => {
+  test('a URL is never shown with its password', () => {
     const cases: [string, string][] = [
       ['postgres://u:secret@h:5432/d', 'postgres://u:***@h:5432/d'],
       ['postgres://u:se@cr:et/@h/d?x=1', 'postgres://u:***@h/d?x=1'],
@@ -31,14 +31,14 @@ describe('the URL of a store', () => {
     for (const [url, shown] of cases) assert.equal(withoutPassword(url), shown)
   })
 
-  test('one that is none is refused, and its password is not repeated', async () => {
+  test('an invalid URL is refused, and its password is not repeated', async () => {
     for (const url of ['', 'sqlite:', 'mysql://u:secret@h/d', 'postgres:h', 5, null, undefined]) {
       const error = await rejects(open(url as string), 'INVALID_OPTION', { option: 'url' })
       assert.doesNotMatch(JSON.stringify([error.message, error.facts]), /secret/)
     }
   })
 
-  test('an opener of one’s own that fails means that the store is unavailable, and keeps the cause', async () => {
+  test('if a custom opener fails, the error is STORE_UNAVAILABLE with the cause', async () => {
     const cause = new Error('no such thing.')
     const error = await rejects(
       open(async () => Promise.reject(cause)),
@@ -49,7 +49,7 @@ describe('the URL of a store', () => {
   })
 })
 
-test('what is no logger is refused before anything is opened', async () => {
+test('an invalid logger is refused before anything is opened', async () => {
   const opened = () => Promise.reject(new Error('It was opened.'))
   await rejects(open(opened, { logger: 'console' as never }), 'INVALID_OPTION', { option: 'logger' })
 })

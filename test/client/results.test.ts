@@ -1,4 +1,4 @@
-// Who waits for results: how often the store is asked, and about what.
+// Waiting for results: how often the store is asked, and about which jobs.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -17,10 +17,10 @@ function setup() {
   return { results, asked, ended }
 }
 
-test('a hint makes it look at once, however long it would have paused; one for another job does not', async () => {
+test('a hint for the job causes a look at once, and a hint for another job does not', async () => {
   const { results, asked, ended } = setup()
   const waiting = results.wait('a', 60_000)
-  await sleep(1_000) // by now it pauses for some 200 ms
+  await sleep(1_000) // the pause between looks is now some 200 ms
   ended.set('a', done)
   const before = asked.length
   results.hint('b')
@@ -30,7 +30,7 @@ test('a hint makes it look at once, however long it would have paused; one for a
   assert.equal(await waiting, done)
 })
 
-test('all who wait are one call, each id once, and the looks become rarer', async () => {
+test('all waits share one call, with each id once, and the looks become rarer', async () => {
   const { results, asked, ended } = setup()
   const waiting = ['a', 'b', 'a', 'c'].map((id) => results.wait(id, 60_000))
   await sleep(600)

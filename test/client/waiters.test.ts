@@ -2,14 +2,14 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Waiters } from '../../src/client/waiters.ts'
 
-test('a wake-up for one job wakes one waiter, the oldest who wants the queue', () => {
+test('a wake-up for one job wakes one waiter, the oldest for that queue', () => {
   const waiters = new Waiters()
   const [other, first, second] = [waiters.join(['post']), waiters.join(['mail']), waiters.join(null)]
   waiters.wake('mail', 1)
   assert.deepEqual([other.woken, first.woken, second.woken], [false, true, false])
 })
 
-test('who was woken early is not woken again for the same job', () => {
+test('a waiter that was woken early is not woken again for the same job', () => {
   const waiters = new Waiters()
   const [first, second] = [waiters.join(['mail']), waiters.join(['mail'])]
   assert.equal(waiters.wakeEarly('mail', 1), 1)
@@ -17,7 +17,7 @@ test('who was woken early is not woken again for the same job', () => {
   assert.deepEqual([first.woken, second.woken], [true, false])
 })
 
-test('an enqueue that made no job leaves no credit behind: the next wake-up counts in full', () => {
+test('after an enqueue that created no job, the next wake-up counts in full', () => {
   const waiters = new Waiters()
   const [, second] = [waiters.join(['mail']), waiters.join(['mail'])]
   waiters.forgetEarly('mail', waiters.wakeEarly('mail', 1))
@@ -25,7 +25,7 @@ test('an enqueue that made no job leaves no credit behind: the next wake-up coun
   assert.equal(second.woken, true)
 })
 
-test('a wake-up that is passed on reaches the next waiter, though somebody was woken early', () => {
+test('a wake-up that is passed on reaches the next waiter, although another was woken early', () => {
   const waiters = new Waiters()
   const [first, second] = [waiters.join(['mail']), waiters.join(['mail'])]
   waiters.wakeEarly('mail', 1)

@@ -21,7 +21,7 @@ import type { InWorld } from './world.ts'
 export function alterTests(inWorld: InWorld): void {
   describe('wake', () => {
     test(
-      'a scheduled job is ready at once, at the end of its queue, and finds what it was woken with',
+      'makes a scheduled job ready at once, at the end of its queue, with the data of the wake',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue('later', { delay: '1h', headers: { a: 'b' } })
         await holdfast.queue('mail').enqueue('now')
@@ -39,7 +39,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'without data a job wakes up all the same, and what an earlier wake brought is gone',
+      'without data also makes the job ready, and removes the data of an earlier wake',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1h', headers: { a: 'b' } })
         await holdfast.wake(id, 'first')
@@ -50,7 +50,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'a waiting claim is woken by it',
+      'gives the job to a waiting claim',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1h' })
         const claimed = holdfast.claim(['mail'], { wait: '10s' })
@@ -63,7 +63,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'one that runs is ready again as soon as it snoozes, once',
+      'of a running job makes it ready as soon as it snoozes, once',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const first = await claimOne(holdfast, 'mail')
@@ -76,7 +76,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'a retry waits its time, also for one that was woken while it ran',
+      'of a running job does not shorten the delay of a retry',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -86,7 +86,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'what has ended cannot be woken, and what is not there is not found',
+      'of an ended job is INVALID_STATE, of an unknown one JOB_NOT_FOUND',
       inWorld(async ({ holdfast }) => {
         const id = await deadJob(holdfast, 'mail')
         await rejects(holdfast.wake(id, 1), 'INVALID_STATE', { id, state: 'dead' })
@@ -100,7 +100,7 @@ export function alterTests(inWorld: InWorld): void {
 
   describe('reschedule', () => {
     test(
-      'puts a waiting job off, or brings it forward',
+      'delays a waiting job, or makes it due earlier',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         assert.equal(await holdfast.reschedule(id, clock.now() + hour), 'scheduled')
@@ -114,7 +114,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'to a time that is over makes it ready, behind those that are',
+      'to a time in the past makes the job ready, after the jobs that are ready',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue('brought forward', { delay: '1h' })
         await holdfast.queue('mail').enqueue('ready')
@@ -124,7 +124,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'leaves alone what runs or has ended',
+      'does not change a running or ended job',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -139,7 +139,7 @@ export function alterTests(inWorld: InWorld): void {
 
   describe('reprioritise', () => {
     test(
-      'a waiting job goes to the end of another priority, and none hides',
+      'moves a waiting job to the end of another priority, and hides no job',
       inWorld(async ({ holdfast }) => {
         const ids = new Map<number, string>()
         for (const n of [1, 2, 3, 4]) ids.set(n, (await holdfast.queue('mail').enqueue(n)).id)
@@ -151,7 +151,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'a scheduled job keeps its time, and one in that priority its place',
+      'keeps the time of a scheduled job, and the place of a job that has this priority already',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue('urgent', { delay: '1m' })
         const { id: same } = await holdfast.queue('mail').enqueue('a', { priority: 5 })
@@ -166,7 +166,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'leaves alone what runs or has ended, and takes 0 to 9',
+      'does not change a running or ended job, and accepts 0 to 9',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         for (const priority of [-1, 10, 1.5, Number.NaN, '3' as never])
@@ -182,7 +182,7 @@ export function alterTests(inWorld: InWorld): void {
 
   describe('delete', () => {
     test(
-      'a job that nobody runs is gone, with its keys and its counts',
+      'removes a job that is not running, with its keys and its counts',
       inWorld(async ({ holdfast, clock }) => {
         const options = { dedup: { key: 'k' }, idempotencyKey: 'i', startBefore: clock.now() + hour }
         for (const end of [ready, scheduled, done, dead, cancelled]) {
@@ -200,7 +200,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'frees the key of a window that is still open',
+      'releases a dedup key before its window is over',
       inWorld(async ({ holdfast }) => {
         const window = { dedup: { key: 'k', scope: { window: '1h' } } } as const
         const { id } = await holdfast.queue('mail').enqueue(1, window)
@@ -212,7 +212,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'takes everything that ended under its id along',
+      'also removes all ended jobs with the same id',
       inWorld(async ({ holdfast }) => {
         const id = randomUUID()
         for (const n of [1, 2]) {
@@ -226,7 +226,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'leaves a running job to its holder',
+      'refuses a running job and leaves it to its worker',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -238,7 +238,7 @@ export function alterTests(inWorld: InWorld): void {
 
   describe('purge', () => {
     test(
-      'deletes all jobs of a queue that nobody runs, however many, and nothing else',
+      'deletes all jobs of a queue that are not running, however many, and no others',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue('running')
         const lease = await claimOne(holdfast, 'mail')
@@ -261,7 +261,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'or only those in some states',
+      'deletes only jobs in the given states',
       inWorld(async ({ holdfast, clock }) => {
         for (const end of [ready, scheduled, done, dead, cancelled]) {
           const { id } = await holdfast.queue('mail').enqueue('job', { priority: end === ready ? 9 : 5 })
@@ -279,7 +279,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'lets in who stood in line behind what is gone, and finishes batches that nothing is left of, before it answers',
+      'admits held jobs into freed slots, and finishes batches without waiting items, before it answers',
       inWorld(async ({ holdfast }) => {
         const keyed = defineQueue<number>('keyed', { limit: { key: () => 'a', concurrency: 1 } })
         await holdfast.queue(keyed).enqueue(1)
@@ -293,7 +293,7 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
-      'of a queue that is not there deletes nothing, and running jobs are nobody to purge',
+      'of an unknown queue deletes nothing, and `running` is no state to purge',
       inWorld(async ({ holdfast }) => {
         const before = await everything(holdfast)
         assert.deepEqual(await holdfast.purge('nowhere'), { deleted: 0 })

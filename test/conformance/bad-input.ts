@@ -85,14 +85,14 @@ export function badInputTests(inWorld: InWorld): void {
         inWorld(async ({ holdfast }) => {
           const error = await rejects(holdfast.queue('mail').enqueue(payload), 'INVALID_PAYLOAD')
           assert.match(String(error.facts['path']), /^payload/)
-          assert.ok(error.message.length < 500, 'a sentence one can read')
+          assert.ok(error.message.length < 500, 'a short sentence')
           assert.deepEqual(await allJobs(holdfast), [])
         }),
       )
     }
 
     test(
-      'odd but honest payloads come back as they were',
+      'unusual but valid payloads are read back unchanged',
       inWorld(async ({ holdfast }) => {
         const odd: unknown[] = [
           ...['', 'nul \0', 'half \ud800', '\u2028', '😀', "'; drop table job; --", '"', '\\u0000'],
@@ -113,7 +113,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'no payload at all is null',
+      'a job without a payload has the payload null',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(undefined)
         assert.equal((await claimOne(holdfast, 'mail')).job.payload, null)
@@ -142,7 +142,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'a payload of 100 MB, or of what would be one, is refused at once and without a copy',
+      'a payload of 100 MB, or one that would become so large, is refused at once and without a copy',
       inWorld(async ({ holdfast }) => {
         const huge = 100 * mebibyte
         const shared = Array.from({ length: 64 }).reduce((inner) => [inner, inner], 'x')
@@ -157,20 +157,20 @@ export function badInputTests(inWorld: InWorld): void {
         const heapBefore = process.memoryUsage().heapUsed
         for (const payload of payloads) {
           const error = await rejects(holdfast.queue('mail').enqueue(payload), 'PAYLOAD_TOO_LARGE')
-          assert.ok(Number(error.facts['bytes']) > mebibyte, 'says how large at least')
+          assert.ok(Number(error.facts['bytes']) > mebibyte, 'gives a lower bound of the size')
           await rejects(holdfast.kv.put('k', payload), 'KV_VALUE_TOO_LARGE')
         }
         await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
         await rejects(lease.done(payloads[1]), 'RESULT_TOO_LARGE')
-        assert.equal((await lease.done()).state, 'done', 'the lease is as it was')
+        assert.equal((await lease.done()).state, 'done', 'the lease is unchanged')
         assert.ok(performance.now() - startedAt < 5_000)
-        assert.ok(process.memoryUsage().heapUsed - heapBefore < huge, 'nothing of that size was built')
+        assert.ok(process.memoryUsage().heapUsed - heapBefore < huge, 'no text of that size was built')
       }),
     )
 
     test(
-      'a payload that does not fit its schema is refused with what is wrong',
+      'a payload that does not match its schema is refused with the issues',
       inWorld(async ({ holdfast }) => {
         const queue = defineQueue('mail', { payload: z.object({ to: z.string() }) })
         const error = await rejects(holdfast.queue(queue).enqueue({ to: 5 } as never), 'INVALID_PAYLOAD')
@@ -180,7 +180,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'an option that is out of bounds, or unknown, is refused and named',
+      'an option that is out of bounds or unknown is refused by name',
       inWorld(async ({ holdfast }) => {
         for (const options of badOptions) {
           await rejects(holdfast.queue('mail').enqueue(1, options as EnqueueOptions), 'INVALID_OPTION')
@@ -195,7 +195,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'options that are no object, or have one that there is not, are refused by every verb, and nothing is done',
+      'every verb refuses options that are no object or have an unknown name, and changes nothing',
       inWorld(async ({ holdfast }) => {
         const id = await deadJob(holdfast, 'mail')
         await holdfast.queue('post').enqueue(1)
@@ -239,7 +239,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'a mass requeue asks for what it may do: dryRun is true or false, and the text is one that errors can hold',
+      'requeueAll accepts only true or false as dryRun, and only text that an error can contain',
       inWorld(async ({ holdfast }) => {
         const id = await deadJob(holdfast, 'mail')
         for (const dryRun of ['yes', 1, null] as never[]) {
@@ -253,7 +253,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'what is no signal is refused before anything waits for it',
+      'a signal that is no AbortSignal is refused before the call waits',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1h' })
         for (const signal of [null, 5, {}, 'stop'] as never[]) {
@@ -265,7 +265,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'a backoff of anything but numbers is refused where the queue is defined, not where a job is retried',
+      'a backoff that is not made of numbers is refused when the queue is defined, not when a job is retried',
       inWorld(async ({ holdfast }) => {
         for (const bad of ['2', 2n, [2], true, Symbol('2'), Number.NaN, 101] as never[]) {
           assert.throws(() => holdfast.queue('mail', { backoff: { factor: bad } }), { code: 'INVALID_OPTION' })
@@ -278,7 +278,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'what only looks like a definition, or is a hole in a list, is refused',
+      'an object that only resembles a definition, or a hole in a list, is refused',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const before = await everything(holdfast)
@@ -299,7 +299,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'effects of a wrong kind fail their job, and say so',
+      'effects of a wrong type fail their job, with an error that says so',
       inWorld(async ({ holdfast }) => {
         for (const bad of [{ enqeue: [] }, { put: 5 }, 'text', 5, { enqueue: [null] }, { delete: [5] }] as never[]) {
           await holdfast.queue('mail').enqueue(1)
@@ -364,7 +364,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'a settlement with a bad argument is refused as a promise and leaves the lease as it is',
+      'a settlement with a bad argument rejects its promise and leaves the lease unchanged',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -380,7 +380,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'of batches, their items and inboxes, too; and a batch that is gone has no items to show',
+      'bad arguments of batches, items and inboxes are refused; a deleted batch has no items to list',
       inWorld(async ({ holdfast }) => {
         const batch = await holdfast.batch({ name: 'b' }, [{ queue: 'mail', payload: 1 }])
         const places = [['mail'], [3, 0], [1, 2, 'x', 4], [-1.5], {}, null]
@@ -408,7 +408,7 @@ export function badInputTests(inWorld: InWorld): void {
     )
 
     test(
-      'a page with a bad size, state, queue or place to go on from is refused',
+      'a page with a bad size, state, queue or cursor is refused',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)
         for (const limit of [0, -1, 1.5, 1_001]) await rejects(holdfast.jobs({ limit }), 'INVALID_OPTION')

@@ -1,4 +1,4 @@
-// BatchAction a batch: pause, resume, cancel, retry what failed, add, close, delete. Each at any moment, each twice.
+// Controlling a batch: pause, resume, cancel, retry failed items, add, close, delete. Each at any moment, each twice.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Batch } from '../../src/batch/batch.ts'
@@ -7,13 +7,13 @@ import { counts, none, numbered } from './batches.ts'
 import { allJobs, claimOne, minute, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
-const onComplete = { queue: 'told' }
+const onComplete = { queue: 'completions' }
 
-export function batchSteeringTests(inWorld: InWorld): void {
-  describe('steering a batch', () => {
+export function batchControlTests(inWorld: InWorld): void {
+  describe('controlling a batch', () => {
     describe('pause', () => {
       test(
-        'what runs may finish, nothing more starts, and states stay; resume goes on',
+        'running items may finish, no item starts, and states stay; after a resume items start again',
         inWorld(async ({ holdfast, another, clock }) => {
           const batch = await holdfast.batch({ name: 'p' }, numbered(5))
           const running = await claimOne(holdfast, 'mail')
@@ -37,7 +37,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'plain jobs and other batches of the queue go on',
+        'does not affect plain jobs and other batches of the queue',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'p' }, numbered(5))
           await batch.pause()
@@ -49,7 +49,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'a batch that is not started yet, or still open, can be paused; items that come are not started',
+        'is possible before the start and while the batch is open; items that are added do not start',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'p', open: true })
           assert.equal((await batch.pause()).state, 'paused')
@@ -62,19 +62,19 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'its last item may end while it is paused: then it is done',
+        'does not keep the batch from being done when its last item ends',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'p', onComplete }, numbered(1))
           const lease = await claimOne(holdfast, 'mail')
           await batch.pause()
           await lease.done()
           assert.equal((await batch.progress()).state, 'done')
-          assert.equal((await holdfast.claim(['told'])).length, 1)
+          assert.equal((await holdfast.claim(['completions'])).length, 1)
         }),
       )
 
       test(
-        'is over when the batch ends: what is retried after that starts, and the time counts as paused',
+        'ends with the batch: items that are retried later start, and the time of the pause is not counted as work',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'p' }, numbered(1))
           const lease = await claimOne(holdfast, 'mail')
@@ -96,7 +96,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'twice is once; of a batch that is finished or unknown it is refused',
+        'a second time changes nothing; of a finished or unknown batch it is refused',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'p' }, numbered(1))
           await batch.pause({ by: 'first' })
@@ -109,8 +109,8 @@ export function batchSteeringTests(inWorld: InWorld): void {
           await rejects(batch.pause(), 'INVALID_STATE')
           await rejects(batch.resume(), 'INVALID_STATE')
           await batch.delete()
-          for (const steer of ['pause', 'resume', 'cancel', 'retryFailed', 'close'] as const) {
-            await rejects(batch[steer](), 'BATCH_NOT_FOUND')
+          for (const action of ['pause', 'resume', 'cancel', 'retryFailed', 'close'] as const) {
+            await rejects(batch[action](), 'BATCH_NOT_FOUND')
           }
         }),
       )
@@ -118,7 +118,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
 
     describe('cancel', () => {
       test(
-        'what waits is cancelled, what runs is asked to give up, and the completion tells it once',
+        'cancels waiting items, requests a cancel of running ones, and enqueues one completion',
         inWorld(async ({ holdfast }) => {
           const items = [...numbered(3), { queue: 'mail', payload: 'later', delay: '1h' as const }]
           const batch = await holdfast.batch({ name: 'c', concurrency: 1, onComplete }, items)
@@ -135,15 +135,15 @@ export function batchSteeringTests(inWorld: InWorld): void {
           const { finishedAt, cancelled, state: still } = await batch.progress()
           assert.deepEqual({ cancelled, still }, { cancelled: 4, still: 'cancelled' })
           assert.ok(finishedAt)
-          const told = (await claimOne(holdfast, 'told')).job.payload
-          assert.deepEqual(told, { batchId: batch.id, state: 'cancelled', round: 1 })
+          const completion = (await claimOne(holdfast, 'completions')).job.payload
+          assert.deepEqual(completion, { batchId: batch.id, state: 'cancelled', round: 1 })
           await holdfast.sweep()
-          assert.deepEqual(await holdfast.claim(['told']), [])
+          assert.deepEqual(await holdfast.claim(['completions']), [])
         }),
       )
 
       test(
-        'an item that finishes all the same is done, and the batch stays cancelled',
+        'an item that finishes in spite of the cancel is done, and the batch stays cancelled',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'c' }, numbered(2))
           const lease = await claimOne(holdfast, 'mail')
@@ -157,7 +157,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'thousands of items in chunks: nothing starts meanwhile, and sweeps finish it',
+        'of thousands of items happens in chunks: nothing starts meanwhile, and sweeps finish it',
         inWorld(async ({ holdfast, another }) => {
           const batch = await holdfast.batch({ name: 'c', concurrency: 5, onComplete }, numbered(3_500))
           const running = await holdfast.claim(['mail'], { max: 5 })
@@ -166,12 +166,12 @@ export function batchSteeringTests(inWorld: InWorld): void {
           for (const lease of running) await lease.release()
           for (let sweeps = 0; sweeps < 10; sweeps++) await holdfast.sweep()
           assert.deepEqual(counts(await batch.progress()), { ...none, cancelled: 3_500 })
-          assert.equal((await holdfast.claim(['told'])).length, 1)
+          assert.equal((await holdfast.claim(['completions'])).length, 1)
         }),
       )
 
       test(
-        'a paused and an open batch can be cancelled; no more items are taken',
+        'is possible of a paused and of an open batch, which then accepts no more items',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'c', open: true }, numbered(2))
           await batch.pause()
@@ -180,13 +180,13 @@ export function batchSteeringTests(inWorld: InWorld): void {
           await rejects(batch.add(numbered(1)), 'INVALID_STATE')
           await holdfast.sweep()
           assert.deepEqual(counts(await batch.progress()), { ...none, cancelled: 2 })
-          assert.equal((await batch.cancel()).state, 'cancelled', 'twice is once')
+          assert.equal((await batch.cancel()).state, 'cancelled', 'a second cancel changes nothing')
           await rejects(batch.retryFailed(), 'INVALID_STATE')
         }),
       )
 
       test(
-        'a finished batch cannot be cancelled',
+        'of a finished batch is refused',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'c' }, [])
           await rejects(batch.cancel(), 'INVALID_STATE')
@@ -203,7 +203,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
           await first?.done()
           await second?.dead(new Error('no'))
           await third?.dead(new Error('no'))
-          await (await claimOne(holdfast, 'told')).done()
+          await (await claimOne(holdfast, 'completions')).done()
           const { state, round, waiting, dead, finishedAt } = await batch.retryFailed()
           assert.deepEqual(
             { state, round, waiting, dead, finishedAt },
@@ -224,13 +224,13 @@ export function batchSteeringTests(inWorld: InWorld): void {
           )
           for (const lease of again) await lease.done()
           assert.deepEqual(counts(await batch.progress()), { ...none, done: 3 })
-          const told = (await claimOne(holdfast, 'told')).job.payload
-          assert.deepEqual(told, { batchId: batch.id, state: 'done', round: 2 })
+          const completion = (await claimOne(holdfast, 'completions')).job.payload
+          assert.deepEqual(completion, { batchId: batch.id, state: 'done', round: 2 })
         }),
       )
 
       test(
-        'while others still run it is the same round',
+        'begins no new round while other items still run',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'r', onComplete }, numbered(2))
           const [first, second] = await holdfast.claim(['mail'], { max: 2 })
@@ -239,13 +239,13 @@ export function batchSteeringTests(inWorld: InWorld): void {
           assert.deepEqual({ round, waiting, dead }, { round: 1, waiting: 1, dead: 0 })
           await second?.done()
           await (await claimOne(holdfast, 'mail')).done()
-          assert.equal((await holdfast.claim(['told'], { max: 10 })).length, 1)
+          assert.equal((await holdfast.claim(['completions'], { max: 10 })).length, 1)
           assert.equal((await batch.progress()).round, 1)
         }),
       )
 
       test(
-        'takes everybody who is dead, also where the clock was set back since',
+        'retries all dead items, also after the clock was set back',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'r' }, numbered(2))
           await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
@@ -256,19 +256,19 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'does nothing where nothing is dead',
+        'does nothing if no item is dead',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'r', onComplete }, numbered(1))
           await (await claimOne(holdfast, 'mail')).done()
           const { state, round } = await batch.retryFailed()
           assert.deepEqual({ state, round }, { state: 'done', round: 1 })
           await holdfast.sweep()
-          assert.equal((await holdfast.claim(['told'], { max: 10 })).length, 1)
+          assert.equal((await holdfast.claim(['completions'], { max: 10 })).length, 1)
         }),
       )
 
       test(
-        'leaves an item dead whose dedup key somebody else holds now',
+        'leaves an item dead if another job holds its dedup key now',
         inWorld(async ({ holdfast }) => {
           const items = [{ queue: 'mail', payload: 1, dedup: { key: 'a' } }, ...numbered(1)]
           const batch = await holdfast.batch({ name: 'r' }, items)
@@ -282,7 +282,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'begins no round where nothing comes back, by hand or all at once',
+        'begins no round if no item is requeued, by `requeue` or by `retryFailed`',
         inWorld(async ({ holdfast }) => {
           const items = [{ queue: 'mail', payload: 1, dedup: { key: 'a' } }]
           const batch = await holdfast.batch({ name: 'r', onComplete }, items)
@@ -293,12 +293,12 @@ export function batchSteeringTests(inWorld: InWorld): void {
           const { state, round, dead } = await batch.retryFailed()
           await holdfast.sweep()
           assert.deepEqual({ state, round, dead }, { state: 'done', round: 1, dead: 1 })
-          assert.equal((await holdfast.claim(['told'], { max: 10 })).length, 1)
+          assert.equal((await holdfast.claim(['completions'], { max: 10 })).length, 1)
         }),
       )
 
       test(
-        'thousands of them, in chunks; the batch is not finished before',
+        'retries thousands of items in chunks; the batch is not finished before the last',
         inWorld(async ({ holdfast }) => {
           const all = { concurrency: Number.POSITIVE_INFINITY }
           const batch = await holdfast.batch({ name: 'r', ...all, onComplete }, numbered(2_500))
@@ -310,16 +310,16 @@ export function batchSteeringTests(inWorld: InWorld): void {
           assert.deepEqual(counts(await batch.progress()), { ...none, waiting: 2_500 })
           const again = await holdfast.claim(['mail'], { max: 2_500 })
           await Promise.all(again.map((lease) => lease.done()))
-          const rounds = (await holdfast.claim(['told'], { max: 10 })).map(({ job }) => job.payload)
+          const rounds = (await holdfast.claim(['completions'], { max: 10 })).map(({ job }) => job.payload)
           assert.deepEqual(
-            rounds.map((told) => (told as { round: number }).round),
+            rounds.map((payload) => (payload as { round: number }).round),
             [1, 2],
           )
         }),
       )
 
       test(
-        'a single item that is requeued by hand begins another round as well; of a cancelled batch it is refused',
+        'requeue of a single item also begins another round; of a cancelled batch it is refused',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'r', onComplete }, numbered(1))
           const lease = await claimOne(holdfast, 'mail')
@@ -327,7 +327,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
           await holdfast.requeue(lease.job.id)
           assert.deepEqual([(await batch.progress()).round, (await batch.progress()).finishedAt], [2, null])
           await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
-          assert.equal((await holdfast.claim(['told'], { max: 10 })).length, 2)
+          assert.equal((await holdfast.claim(['completions'], { max: 10 })).length, 2)
           const other = await holdfast.batch({ name: 'r' }, numbered(2))
           const first = await claimOne(holdfast, 'mail')
           await first.dead(new Error('no'))
@@ -339,7 +339,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
 
     describe('delete', () => {
       test(
-        'the batch and its ended items are gone; what runs ends as it does and is gone then',
+        'removes the batch and its ended items; a running item is removed when it ends',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'd', onComplete }, numbered(3))
           const [first, second] = await holdfast.claim(['mail'], { max: 2 })
@@ -350,14 +350,14 @@ export function batchSteeringTests(inWorld: InWorld): void {
           await second?.done(undefined, { put: [{ key: 'saved too', value: 2 }] })
           for (let sweeps = 0; sweeps < 3; sweeps++) await holdfast.sweep()
           assert.deepEqual(await allJobs(holdfast, { queue: 'mail' }), [])
-          assert.equal((await holdfast.kv.get('saved'))?.value, 1, 'what was saved stays')
+          assert.equal((await holdfast.kv.get('saved'))?.value, 1, 'its effects stay')
           assert.equal((await holdfast.kv.get('saved too'))?.value, 2)
           assert.deepEqual(await holdfast.claim('*'), [])
         }),
       )
 
       test(
-        'frees the key of its submission',
+        'releases the key of the batch',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'd', key: 'k' }, numbered(1))
           await batch.delete()
@@ -368,7 +368,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'frees the keys of its items, those of a window too',
+        'releases the dedup keys of its items, also those with a window',
         inWorld(async ({ holdfast }) => {
           const items = ['a', 'b'].map((key) => ({
             queue: 'mail',
@@ -388,7 +388,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
       )
 
       test(
-        'leaves other jobs alone, and a finished batch can be deleted',
+        'does not affect other jobs, and is possible of a finished batch',
         inWorld(async ({ holdfast }) => {
           const { id } = await holdfast.queue('mail').enqueue('plain')
           const batch = await holdfast.batch({ name: 'd' }, [])
@@ -400,7 +400,7 @@ export function batchSteeringTests(inWorld: InWorld): void {
 
     describe('add and close', () => {
       test(
-        'items follow those that are there; closing twice is once',
+        'added items come after the earlier ones; a second close changes nothing',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'a', open: true, concurrency: 1 }, numbered(2))
           assert.deepEqual(await batch.add([{ queue: 'mail', payload: 'third' }]), { added: 1, duplicates: 0 })

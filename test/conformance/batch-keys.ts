@@ -1,4 +1,4 @@
-// Items of a batch that have limit keys: an item has room in its key only once its batch can start it.
+// Items of a batch that have limit keys: an item gets a slot of its key only when its batch can start it.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { defineQueue } from '../../src/queue/definition.ts'
@@ -14,7 +14,7 @@ const key = ({ tenant }: Mail) => tenant
 const mail = defineQueue<Mail>('mail', { limit: { key, concurrency: 1 } })
 const unlimited = { concurrency: Number.POSITIVE_INFINITY }
 
-/** As many items as these tenants, each of its own. */
+/** One item for each of these tenants. */
 function itemsOf(...tenants: (string | null)[]) {
   return tenants.map((tenant, n) => ({ queue: mail, payload: { tenant, n } }))
 }
@@ -73,7 +73,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'items without a key come first where they have used up what the batch may start',
+      'items without a key come first if they use all slots of the batch',
       inWorld(async ({ holdfast }) => {
         await holdfast.batch({ name: 'b', concurrency: 1 }, itemsOf(null, null, 'a'))
         await holdfast.queue(mail).enqueue({ tenant: 'a', n: 10 }, { priority: 9 })
@@ -91,7 +91,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'a key that is full leaves the room of the batch to items of other keys',
+      'items of a full key leave the slots of the batch to items of other keys',
       inWorld(async ({ holdfast }) => {
         await holdfast.batch({ name: 'b', concurrency: 2 }, itemsOf('a', 'a', 'a', 'b'))
         const leases = await holdfast.claim(['mail'], { max: 10 })
@@ -111,7 +111,7 @@ export function batchKeyTests(inWorld: InWorld): void {
       ['unlimited', unlimited],
     ] as const) {
       test(
-        `a pause of an ${what} batch returns the room of items that have not started; a resume gives it back`,
+        `a pause of an ${what} batch gives back the key slots of items that have not started; a resume takes them again`,
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'b', ...concurrency }, itemsOf('a', 'b', 'b'))
           const started = await claimOne(holdfast, 'mail')
@@ -138,7 +138,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     }
 
     test(
-      'items that are added to a paused batch take no room, and do once it goes on',
+      'items that are added to a paused batch take no slot of their key before the resume',
       inWorld(async ({ holdfast, clock }) => {
         const batch = await holdfast.batch({ name: 'b', open: true, concurrency: 1 }, itemsOf('x'))
         await batch.pause()
@@ -161,7 +161,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'a cancel returns the room of items that have not started',
+      'a cancel gives back the key slots of items that have not started',
       inWorld(async ({ holdfast }) => {
         const batch = await holdfast.batch({ name: 'b', concurrency: 3 }, itemsOf('a', 'b', 'b', 'c', 'd'))
         const started = await claimOne(holdfast, 'mail')
@@ -179,10 +179,10 @@ export function batchKeyTests(inWorld: InWorld): void {
       ['is done', (lease) => lease.done()],
       ['is dead', (lease) => lease.dead(new Error('no'))],
       ['waits for its next attempt', (lease) => lease.retry(new Error('no'), { delay: '1h' })],
-      ['is put off', (lease) => lease.snooze('1h')],
+      ['is snoozed', (lease) => lease.snooze('1h')],
     ] as const satisfies [string, (lease: Awaited<ReturnType<typeof claimOne>>) => Promise<unknown>][]) {
       test(
-        `an item that ${what} leaves its room in the batch to an item of another key`,
+        `an item that ${what} leaves its slot in the batch to an item of another key`,
         inWorld(async ({ holdfast }) => {
           await holdfast.batch({ name: 'b', concurrency: 1 }, itemsOf('a', 'b'))
           await end(await claimOne(holdfast, 'mail'))
@@ -192,7 +192,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     }
 
     test(
-      'an item that is put off for no time goes behind the items of its key that wait for the batch',
+      'an item that snoozes for no time comes after the held items of its key',
       inWorld(async ({ holdfast }) => {
         const two = defineQueue<Mail>('mail', { limit: { key, concurrency: 2 } })
         const items = [0, 1, 2].map((n) => ({ queue: two, payload: { tenant: 'a', n } }))
@@ -209,7 +209,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'an item that is cancelled, deleted or put off while it is ready leaves its room in the batch to another',
+      'an item that is cancelled, deleted or rescheduled while it is ready leaves its slot in the batch to another',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.batch({ name: 'b', concurrency: 1 }, itemsOf('a', 'b', 'c', 'd'))
         const ids = (await holdfast.jobs({ queue: 'mail' })).jobs
@@ -227,7 +227,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'an item whose lease ran out gives the room of its batch to the next that can start',
+      'an item whose lease has expired leaves its slot in the batch to the next item that can start',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.batch({ name: 'b', concurrency: 1 }, itemsOf('a', 'b'))
         await claimOne(holdfast, 'mail', { lease: '1m' })
@@ -241,7 +241,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'dead items that are retried come back one by one',
+      'retried items become ready one by one',
       inWorld(async ({ holdfast }) => {
         const batch = await holdfast.batch({ name: 'b', concurrency: 1 }, itemsOf('a', 'b', 'c'))
         for (const _ of [1, 2, 3]) await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
@@ -266,7 +266,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'while many settle in the same moment, each room of the batch goes to somebody, and no sweep is needed',
+      'while many clients settle at the same moment, every slot of the batch is used, without a sweep',
       inWorld(async ({ holdfast, another }) => {
         const batch = await holdfast.batch({ name: 'b', concurrency: 4 }, itemsOf(...tenants(60), ...tenants(60)))
         const clients = [holdfast, await another(), await another()]
@@ -283,7 +283,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'a pause while others settle and claim leaves nobody admitted, and a resume nobody behind',
+      'after a pause during settlements and claims no item is ready, and after the resume none is left behind',
       inWorld(async ({ holdfast, another }) => {
         const other = await another()
         const batch = await holdfast.batch({ name: 'b', concurrency: 3 }, itemsOf(...tenants(15), ...tenants(15)))
@@ -306,7 +306,7 @@ export function batchKeyTests(inWorld: InWorld): void {
     )
 
     test(
-      'it is explained that a held item waits for its batch',
+      'explain says that a held item waits for its batch',
       inWorld(async ({ holdfast }) => {
         const batch = await holdfast.batch({ name: 'b', concurrency: 1 }, itemsOf('a', 'b'))
         const running = await claimOne(holdfast, 'mail')

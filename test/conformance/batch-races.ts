@@ -1,4 +1,4 @@
-// What meets in the same moment. Each is played many times, from two clients, in both orders.
+// Calls at the same moment. Each race runs many times, from two clients, in both orders.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Batch } from '../../src/batch/batch.ts'
@@ -10,32 +10,32 @@ import { claimOne, minute } from './expect.ts'
 import type { InWorld, World } from './world.ts'
 
 const rounds = 12
-const onComplete = { queue: 'told' }
+const onComplete = { queue: 'completions' }
 const all = { concurrency: Number.POSITIVE_INFINITY }
 
 export function batchRaceTests(inWorld: InWorld): void {
   describe('races of a batch', () => {
     test(
-      'cancel against claim: what was claimed is asked to give up, the rest never starts',
+      'cancel against claim: a cancel is requested of claimed items, the others never start',
       inWorld(async (world) => {
         await play(world, async ({ here, there }) => {
           const batch = await here.batch({ name: 'c', ...all, onComplete }, numbered(6))
           const elsewhere = await find(there, batch)
           const [claimed] = await Promise.all([here.claim(['mail'], { max: 3 }), elsewhere.cancel()])
-          assert.deepEqual(await here.claim(['mail'], { max: 10 }), [], 'nothing starts once cancel has answered')
+          assert.deepEqual(await here.claim(['mail'], { max: 10 }), [], 'no item starts after the cancel was answered')
           for (const lease of claimed) {
-            assert.equal((await lease.renew()).cancelRequested, true, 'whoever claimed first is told')
+            assert.equal((await lease.renew()).cancelRequested, true, 'the holder of an earlier claim sees the request')
             await lease.cancelled()
           }
           await here.sweep()
           assert.deepEqual(counts(await batch.progress()), { ...none, cancelled: 6 })
-          await toldOnce(here, batch, { state: 'cancelled', round: 1 })
+          await assertOneCompletion(here, batch, { state: 'cancelled', round: 1 })
         })
       }),
     )
 
     test(
-      'pause against claim: once pause has answered nothing starts',
+      'pause against claim: after the pause was answered no item starts',
       inWorld(async (world) => {
         await play(world, async ({ here, there }) => {
           const batch = await here.batch({ name: 'p', ...all }, numbered(4))
@@ -61,13 +61,13 @@ export function batchRaceTests(inWorld: InWorld): void {
           const second = await claimOne(there, 'mail')
           await Promise.all([first.done(), second.dead(new Error('no'))])
           assert.equal((await batch.progress()).state, 'done')
-          await toldOnce(here, batch, { state: 'done', round: 1 })
+          await assertOneCompletion(here, batch, { state: 'done', round: 1 })
         })
       }),
     )
 
     test(
-      'retry failed against the completion: the item is retried in this round or in the next, and each is told once',
+      'retry failed against the completion: the item is retried in this round or in the next, and each round has one completion',
       inWorld(async (world) => {
         await play(world, async ({ here, there }) => {
           const batch = await here.batch({ name: 'r', onComplete }, numbered(2))
@@ -80,18 +80,20 @@ export function batchRaceTests(inWorld: InWorld): void {
           await (await claimOne(here, 'mail')).done()
           const { state, done } = await batch.progress()
           assert.deepEqual({ state, done }, { state: 'done', done: 2 })
-          const told = (await here.claim(['told'], { max: 10 })).filter(({ job }) => batchOf(job) === batch.id)
+          const completions = (await here.claim(['completions'], { max: 10 })).filter(
+            ({ job }) => batchOf(job) === batch.id,
+          )
           assert.deepEqual(
-            told.map(({ job }) => (job.payload as { round: number }).round),
+            completions.map(({ job }) => (job.payload as { round: number }).round),
             round === 1 ? [1] : [1, 2],
           )
-          for (const lease of told) await lease.done()
+          for (const lease of completions) await lease.done()
         })
       }),
     )
 
     test(
-      'a worker that is killed between run and settle: its item comes back, and the batch is done once',
+      'a worker that is killed between run and settle: its item is rescued, and the batch is done once',
       inWorld(async (world) => {
         await play(world, async ({ here, there, clock }) => {
           const batch = await here.batch({ name: 'k', onComplete }, numbered(1))
@@ -104,7 +106,7 @@ export function batchRaceTests(inWorld: InWorld): void {
           const [late, done] = await Promise.allSettled([killed.done(), second.done()])
           assert.deepEqual([late.status, done.status], ['rejected', 'fulfilled'])
           assert.deepEqual(counts(await batch.progress()), { ...none, done: 1 })
-          await toldOnce(here, batch, { state: 'done', round: 1 })
+          await assertOneCompletion(here, batch, { state: 'done', round: 1 })
         })
       }),
     )
@@ -121,7 +123,7 @@ export function batchRaceTests(inWorld: InWorld): void {
         }
         const { state, dead } = await batch.progress()
         assert.deepEqual({ state, dead }, { state: 'done', dead: 1 })
-        await toldOnce(holdfast, batch, { state: 'done', round: 1 })
+        await assertOneCompletion(holdfast, batch, { state: 'done', round: 1 })
       }),
     )
 
@@ -145,7 +147,7 @@ export function batchRaceTests(inWorld: InWorld): void {
     )
 
     test(
-      'two resumes, two pauses, two cancels at once: each is answered, and it counts once',
+      'two resumes, two pauses, two cancels at once: both are answered, and only one has an effect',
       inWorld(async (world) => {
         await play(world, async ({ here, there }) => {
           const batch = await here.batch({ name: 't', onComplete }, numbered(2))
@@ -156,13 +158,13 @@ export function batchRaceTests(inWorld: InWorld): void {
           assert.deepEqual(states(await both('cancel')), ['cancelled', 'cancelled'])
           await here.sweep()
           assert.deepEqual(counts(await batch.progress()), { ...none, cancelled: 2 })
-          await toldOnce(here, batch, { state: 'cancelled', round: 1 })
+          await assertOneCompletion(here, batch, { state: 'cancelled', round: 1 })
         })
       }),
     )
 
     test(
-      'two retries of what failed at once: one new round',
+      'two calls of retryFailed at once: one new round',
       inWorld(async (world) => {
         await play(world, async ({ here, there }) => {
           const batch = await here.batch({ name: 'r', onComplete }, numbered(3))
@@ -173,13 +175,13 @@ export function batchRaceTests(inWorld: InWorld): void {
           assert.deepEqual({ round, waiting, dead }, { round: 2, waiting: 3, dead: 0 })
           await batch.delete()
           await here.sweep()
-          for (const lease of await here.claim(['told'], { max: 10 })) await lease.done()
+          for (const lease of await here.claim(['completions'], { max: 10 })) await lease.done()
         })
       }),
     )
 
     test(
-      'cancel against the last settlement: it is done or cancelled, and told once as what it is',
+      'cancel against the last settlement: the batch is done or cancelled, with one completion that says the same',
       inWorld(async (world) => {
         await play(world, async ({ here, there }) => {
           const batch = await here.batch({ name: 'c', onComplete }, numbered(1))
@@ -192,13 +194,13 @@ export function batchRaceTests(inWorld: InWorld): void {
           assert.equal(state, cancelled.status === 'fulfilled' ? 'cancelled' : 'done')
           assert.equal(done, 1)
           assert.ok(finishedAt)
-          await toldOnce(here, batch, { state: state as 'done', round: 1 })
+          await assertOneCompletion(here, batch, { state: state as 'done', round: 1 })
         })
       }),
     )
 
     test(
-      'close against the last settlement: it is done once',
+      'close against the last settlement: the batch is done once',
       inWorld(async (world) => {
         await play(world, async ({ here, there }) => {
           const batch = await here.batch({ name: 'o', open: true, onComplete }, numbered(1))
@@ -207,13 +209,13 @@ export function batchRaceTests(inWorld: InWorld): void {
           await Promise.all([lease.done(), elsewhere.close()])
           await here.sweep()
           assert.equal((await batch.progress()).state, 'done')
-          await toldOnce(here, batch, { state: 'done', round: 1 })
+          await assertOneCompletion(here, batch, { state: 'done', round: 1 })
         })
       }),
     )
 
     test(
-      'delete while items run and are claimed: nothing is left, and nobody is stuck',
+      'delete while items run and are claimed: no item is left, and no call hangs',
       inWorld(async (world) => {
         await play(world, async ({ here, there }) => {
           const batch = await here.batch({ name: 'd', ...all }, numbered(6))
@@ -234,7 +236,7 @@ export function batchRaceTests(inWorld: InWorld): void {
     )
 
     test(
-      'retention against requeue and retry: a job that was brought back is there, and is claimed',
+      'retention against requeue and retry: a requeued job is kept, and is claimed',
       inWorld(async (world) => {
         await play(world, async ({ here, there, clock }) => {
           const batch = await here.batch({ name: 'r', retain: '1m', ...all }, numbered(2))
@@ -255,7 +257,7 @@ export function batchRaceTests(inWorld: InWorld): void {
             try {
               await here.requeue(first)
             } catch (error) {
-              if (!isHoldfastError(error, 'INVALID_STATE')) throw error // the retry has brought it back
+              if (!isHoldfastError(error, 'INVALID_STATE')) throw error // the retry has requeued it before
             }
           }
           const [, isRetried] = await Promise.all([requeue(), retry(), there.sweep(), there.sweep()])
@@ -272,7 +274,7 @@ export function batchRaceTests(inWorld: InWorld): void {
     )
 
     test(
-      'items that are added while others end: the counts stay exact, and it finishes after the last',
+      'items that are added while others end: the counts stay exact, and the batch finishes after the last',
       inWorld(async ({ holdfast, another }) => {
         const other = await another()
         const batch = await holdfast.batch({ name: 'a', open: true, ...all, onComplete })
@@ -290,7 +292,7 @@ export function batchRaceTests(inWorld: InWorld): void {
         await Promise.all([add(), work()])
         const { total, done, dead } = await batch.progress()
         assert.deepEqual([total, done + dead], [70, 70])
-        await toldOnce(holdfast, batch, { state: 'done', round: 1 })
+        await assertOneCompletion(holdfast, batch, { state: 'done', round: 1 })
       }),
     )
   })
@@ -315,14 +317,18 @@ async function find(client: Holdfast, { id }: Batch): Promise<Batch> {
   return batch
 }
 
-/** Whoever is told of completions is told of this one once. */
-async function toldOnce(client: Holdfast, batch: Batch, facts: { state: string; round: number }): Promise<void> {
-  const told = await client.claim(['told'], { max: 10 })
+/** The completion of this batch is enqueued once. */
+async function assertOneCompletion(
+  client: Holdfast,
+  batch: Batch,
+  facts: { state: string; round: number },
+): Promise<void> {
+  const completions = await client.claim(['completions'], { max: 10 })
   assert.deepEqual(
-    told.map(({ job }) => job.payload),
+    completions.map(({ job }) => job.payload),
     [{ batchId: batch.id, ...facts }],
   )
-  for (const lease of told) await lease.done()
+  for (const lease of completions) await lease.done()
 }
 
 function batchOf({ payload }: { readonly payload: unknown }): string {
@@ -333,7 +339,7 @@ function states(progress: readonly { readonly state: string }[]): string[] {
   return progress.map(({ state }) => state)
 }
 
-/** As it can be: a lease of a deleted batch may be lost. */
+/** Settles, if that is possible: a lease of a deleted batch may be lost. */
 async function ended(lease: Lease): Promise<void> {
   try {
     await lease.done()

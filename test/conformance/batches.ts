@@ -1,4 +1,4 @@
-// Batches: how they are made, what they count, when they are finished.
+// Batches: how they are submitted, what they count, when they are finished.
 import assert from 'node:assert/strict'
 import { Readable } from 'node:stream'
 import { describe, test } from 'node:test'
@@ -14,9 +14,9 @@ import type { InWorld } from './world.ts'
 
 export function batchTests(inWorld: InWorld): void {
   describe('batches', () => {
-    describe('are submitted', () => {
+    describe('submission', () => {
       test(
-        'from an array: every item is a job of its queue, with its options',
+        'an array is accepted: every item is a job of its queue, with its options',
         inWorld(async ({ holdfast }) => {
           const items = [
             { queue: 'mail', payload: 1, priority: 2, headers: { from: 'me' } },
@@ -35,7 +35,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'from iterables, async iterables and JSON lines',
+        'iterables, async iterables and JSON lines are accepted',
         inWorld(async ({ holdfast }) => {
           const lines = '{"queue":"mail","payload":1}\n\n{"queue":"mail","payload":2}\r\n'
           const sources = [
@@ -57,7 +57,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'in chunks, pulled as they are needed: never more than two chunks ahead of what is on disk',
+        'items are read in chunks as needed, never more than two chunks ahead of what is on disk',
         inWorld(async ({ holdfast }) => {
           let pulled = 0
           let most = 0
@@ -81,7 +81,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'again under their key after a crash: what is there is passed over, the rest is added, none twice',
+        'under a key it is repeated after a crash: stored items are skipped, the rest is added, none twice',
         inWorld(async ({ holdfast, another }) => {
           const crash = new Error('power loss')
           const broken = async function* () {
@@ -108,7 +108,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'twice at the same time under one key: there is one batch with every item once',
+        'two submissions under one key at the same time make one batch with every item once',
         inWorld(async ({ holdfast, another }) => {
           const other = await another()
           const made = await Promise.all(
@@ -121,7 +121,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'while others are added, and again after a crash: every one of both is there once',
+        'while others are added, and again after a crash, every item of both is stored once',
         inWorld(async ({ holdfast, another }) => {
           const other = await another()
           const items = async function* (upTo: number) {
@@ -143,7 +143,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'with an item that is wrong: its number is told, and the batch stays open',
+        'an invalid item is refused with its number, and the batch stays open',
         inWorld(async ({ holdfast }) => {
           const mail = defineQueue('mail', { payload: z.object({ to: z.string() }) })
           const items = [
@@ -165,7 +165,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'with items that meet the holder of their dedup key: those are no items',
+        'entries whose dedup key has a holder do not become items',
         inWorld(async ({ holdfast }) => {
           await holdfast.queue('mail').enqueue(0, { dedup: { key: 'a' } })
           const batch = await holdfast.batch({ name: 'b', open: true })
@@ -176,9 +176,9 @@ export function batchTests(inWorld: InWorld): void {
       )
     })
 
-    describe('count', () => {
+    describe('counts', () => {
       test(
-        'their items exactly, at every step of their way',
+        'items are counted exactly, at every step',
         inWorld(async ({ holdfast, clock }) => {
           const items = [{ queue: 'mail', payload: 1, delay: '1s' as const, attempts: 2 }]
           const batch = await holdfast.batch({ name: 'one' }, items)
@@ -215,7 +215,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'outcomes, warnings and costs by their names',
+        'outcomes, warnings and costs are counted by name',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'articles', concurrency: 10 }, numbered(5))
           const leases = await holdfast.claim(['mail'], { max: 5 })
@@ -245,7 +245,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'the outcome and warning of an item that is deleted no more; what it has cost stays',
+        'outcome and warning of a deleted item no longer count; its costs stay',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'articles' }, numbered(4))
           const leases = await holdfast.claim(['mail'], { max: 4 })
@@ -256,20 +256,20 @@ export function batchTests(inWorld: InWorld): void {
           ]
           for (const [i, annotations] of said.entries())
             await leases[i]?.done(undefined, undefined, { ...annotations, costs: { usd: 1 } })
-          const told = async () => {
+          const counted = async () => {
             const { outcomes, warnings, costs } = await batch.progress()
             return { outcomes, warnings, costs }
           }
           await holdfast.delete(leases[1]?.job.id as string)
           const rest = { outcomes: { saved: 1, lost: 1 }, warnings: { late: 1 }, costs: { usd: 3 } }
-          assert.deepEqual(await told(), rest)
+          assert.deepEqual(await counted(), rest)
           await holdfast.purge('mail', { states: ['done'] })
-          assert.deepEqual(await told(), { outcomes: {}, warnings: {}, costs: { usd: 3 } })
+          assert.deepEqual(await counted(), { outcomes: {}, warnings: {}, costs: { usd: 3 } })
         }),
       )
 
       test(
-        'what every attempt has cost, also the one that failed; the history tells each',
+        'the costs of every attempt count, also of a failed one, and are in the history',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'costly' }, numbered(1))
           const first = await claimOne(holdfast, 'mail')
@@ -286,7 +286,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'what an attempt has cost whose effects could not be applied',
+        'the costs of an attempt count if its effects could not be applied',
         inWorld(async ({ holdfast }) => {
           const taken = await holdfast.queue('post').enqueue(0)
           const batch = await holdfast.batch({ name: 'costly' }, numbered(1))
@@ -300,7 +300,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'what an attempt has cost when its job is requeued, too',
+        'the costs of earlier attempts count after a requeue',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'costly' }, numbered(1))
           const lease = await claimOne(holdfast, 'mail')
@@ -313,7 +313,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'what a worker’s handlers say of outcomes, warnings and costs',
+        'outcomes, warnings and costs that handlers report are counted',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'handled' }, numbered(4))
           const worker = holdfast.work<number>('mail', async (job) => {
@@ -338,7 +338,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'on when retention has taken an item away',
+        'a pruned item still counts',
         inWorld(async ({ holdfast, clock }) => {
           const mail = defineQueue<number>('mail', { retain: { done: 0, dead: '1h' } })
           const items = [1, 2].map((payload) => ({ queue: mail, payload }))
@@ -354,7 +354,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'an item out that is deleted or purged',
+        'a deleted or purged item no longer counts',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'less' }, numbered(3))
           const [first] = await Array.fromAsync(batch.items())
@@ -368,9 +368,9 @@ export function batchTests(inWorld: InWorld): void {
       )
     })
 
-    describe('run', () => {
+    describe('running', () => {
       test(
-        'three items at once unless they say otherwise, in all processes together',
+        'three items run at once by default, in all processes together',
         inWorld(async ({ holdfast, another }) => {
           const other = await another()
           await holdfast.batch({ name: 'default' }, numbered(10))
@@ -384,7 +384,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'as many as there are where concurrency is Infinity',
+        'all items run at once if concurrency is Infinity',
         inWorld(async ({ holdfast }) => {
           const { id } = await holdfast.batch({ name: 'all', concurrency: Number.POSITIVE_INFINITY }, numbered(50))
           assert.equal((await (await holdfast.getBatch(id))?.progress())?.concurrency, null)
@@ -393,7 +393,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'beside plain jobs and other batches of the same queue, and none of them starves',
+        'items run beside plain jobs and other batches of the same queue, and none of them starves',
         inWorld(async ({ holdfast }) => {
           const options = { concurrency: Number.POSITIVE_INFINITY }
           const big = await holdfast.batch({ name: 'big', ...options }, numbered(3_000))
@@ -410,7 +410,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'their items in the order given',
+        'items run in the order given',
         inWorld(async ({ holdfast }) => {
           await holdfast.batch({ name: 'ordered', concurrency: 1 }, numbered(5))
           for (let n = 0; n < 5; n++) {
@@ -422,7 +422,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'with key limits of their queues too',
+        'key limits of the queue hold for items too',
         inWorld(async ({ holdfast }) => {
           const mail = defineQueue<{ to: string }>('mail', { limit: { key: ({ to }) => to, concurrency: 1 } })
           const items = ['a', 'a', 'b'].map((to) => ({ queue: mail, payload: { to } }))
@@ -437,43 +437,43 @@ export function batchTests(inWorld: InWorld): void {
       )
     })
 
-    describe('finish', () => {
+    describe('completion', () => {
       test(
-        'when every item has ended, and tell it once, as a job with the facts',
+        'a batch is finished when every item has ended, and enqueues one job with the facts',
         inWorld(async ({ holdfast, clock }) => {
-          const onComplete = { queue: 'told', payload: { who: 'me' }, priority: 1 }
+          const onComplete = { queue: 'completions', payload: { team: 'sales' }, priority: 1 }
           const batch = await holdfast.batch({ name: 'b', onComplete }, numbered(2))
           await clock.advance(1_000)
           const [first, second] = await holdfast.claim(['mail'], { max: 2 })
           assert.equal((await batch.progress()).state, 'running')
           await clock.advance(1_000)
           await first?.done()
-          assert.deepEqual(await holdfast.claim(['told']), [])
+          assert.deepEqual(await holdfast.claim(['completions']), [])
           await second?.dead(new Error('no'))
           const { state, startedAt, finishedAt, round } = await batch.progress()
           assert.deepEqual({ state, round }, { state: 'done', round: 1 })
           assert.deepEqual([Number(startedAt), Number(finishedAt)], [clock.now() - 1_000, clock.now()])
-          const told = await claimOne(holdfast, 'told')
-          assert.deepEqual(told.job.payload, { who: 'me', batchId: batch.id, state: 'done', round: 1 })
-          assert.equal(told.job.priority, 1)
+          const completion = await claimOne(holdfast, 'completions')
+          assert.deepEqual(completion.job.payload, { team: 'sales', batchId: batch.id, state: 'done', round: 1 })
+          assert.equal(completion.job.priority, 1)
           await holdfast.sweep()
-          assert.deepEqual(await holdfast.claim(['told']), [])
+          assert.deepEqual(await holdfast.claim(['completions']), [])
         }),
       )
 
       test(
-        'at once when they are closed without items',
+        'a batch that is closed without items is finished at once',
         inWorld(async ({ holdfast }) => {
-          const batch = await holdfast.batch({ name: 'empty', onComplete: { queue: 'told' } }, [])
+          const batch = await holdfast.batch({ name: 'empty', onComplete: { queue: 'completions' } }, [])
           assert.equal((await batch.progress()).state, 'done')
-          assert.deepEqual((await claimOne(holdfast, 'told')).job.payload, {
+          assert.deepEqual((await claimOne(holdfast, 'completions')).job.payload, {
             ...{ batchId: batch.id, state: 'done', round: 1 },
           })
         }),
       )
 
       test(
-        'never while they are open: more items may come',
+        'an open batch is never finished: items may be added',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'open', open: true }, numbered(1))
           await (await claimOne(holdfast, 'mail')).done()
@@ -487,7 +487,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'with a webhook, whose body gets the facts',
+        'a webhook gets the facts in its body',
         inWorld(async ({ holdfast }) => {
           const webhooks = defineWebhooks({ secret: 'a secret that is long enough to be one' })
           const onComplete = webhooks.effect('https://example.com/hook', { event: 'imported' })
@@ -501,7 +501,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'for whoever waits, in any process; who waits too short is told how it stands',
+        'a wait ends in any process when the batch is finished; a wait that times out has the progress in its error',
         inWorld(async ({ holdfast, another }) => {
           const batch = await holdfast.batch({ name: 'awaited' }, numbered(1))
           const elsewhere = await (await another()).getBatch(batch.id)
@@ -513,32 +513,32 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'and the process that ended the last item hears of it',
+        'the process that ended the last item emits an event',
         inWorld(async ({ holdfast }) => {
           const finished = heard(holdfast, 'batch.finished')
-          const batch = await holdfast.batch({ name: 'told' }, numbered(1))
+          const batch = await holdfast.batch({ name: 'import' }, numbered(1))
           await (await claimOne(holdfast, 'mail')).done()
-          assert.deepEqual(await finished, [{ batch: batch.id, name: 'told', state: 'done', round: 1 }])
+          assert.deepEqual(await finished, [{ batch: batch.id, name: 'import', state: 'done', round: 1 }])
         }),
       )
 
       test(
-        'early when more than a share of their items is dead: the rest is cancelled, with the reason',
+        'a batch with too large a share of dead items ends early: the rest is cancelled, with the reason',
         inWorld(async ({ holdfast }) => {
-          const options = { name: 'doomed', concurrency: 1, stopWhenFailed: 0.2, onComplete: { queue: 'told' } }
+          const options = { name: 'failing', concurrency: 1, stopWhenFailed: 0.2, onComplete: { queue: 'completions' } }
           const batch = await holdfast.batch(options, numbered(10))
           for (let n = 0; n < 3; n++) await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
           await holdfast.sweep()
           const { state, dead, cancelled, reason } = await batch.progress()
           assert.deepEqual({ state, dead, cancelled }, { state: 'cancelled', dead: 3, cancelled: 7 })
           assert.match(reason ?? '', /3 of 10/)
-          const told = (await claimOne(holdfast, 'told')).job.payload
-          assert.deepEqual(told, { batchId: batch.id, state: 'cancelled', round: 1 })
+          const completion = (await claimOne(holdfast, 'completions')).job.payload
+          assert.deepEqual(completion, { batchId: batch.id, state: 'cancelled', round: 1 })
         }),
       )
 
       test(
-        'and are pruned when their retention is over',
+        'a finished batch is pruned when its retention is over',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'old', retain: '2d' }, [])
           await clock.advance(day)
@@ -552,7 +552,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'and what is left of their items may be requeued then, as jobs of no batch',
+        'after that its dead items may be requeued, as jobs without a batch',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'old', retain: '1d' }, numbered(2))
           for (const lease of await holdfast.claim(['mail'], { max: 2 })) await lease.dead(new Error('no'))
@@ -572,9 +572,9 @@ export function batchTests(inWorld: InWorld): void {
       )
     })
 
-    describe('are read', () => {
+    describe('reads', () => {
       test(
-        'as progress with rate and time remaining, pauses left out',
+        'progress has a rate and the remaining time, without pauses',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'timed', concurrency: 1 }, numbered(10))
           assert.deepEqual([(await batch.progress()).rate, (await batch.progress()).remainingMs], [null, null])
@@ -593,7 +593,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'as progress that does not count the time between two rounds',
+        'progress does not count the time between two rounds',
         inWorld(async ({ holdfast, clock }) => {
           const batch = await holdfast.batch({ name: 'p' }, numbered(4))
           for (let n = 0; n < 4; n++) {
@@ -605,7 +605,7 @@ export function batchTests(inWorld: InWorld): void {
           await clock.advance(day)
           await batch.retryFailed()
           const again = await batch.progress()
-          assert.deepEqual([again.rate, again.remainingMs], [0.5, 4_000], 'two of four seconds were for nothing')
+          assert.deepEqual([again.rate, again.remainingMs], [0.5, 4_000], 'two of four seconds do not count')
           const [id] = (await holdfast.jobs({ queue: 'mail', state: 'ready' })).jobs.map((job) => job.id)
           await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
           await (await claimOne(holdfast, 'mail')).done()
@@ -616,7 +616,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'by id and by key, and listed newest first, by state, in pages',
+        'a batch is read by id and by key; batches are listed newest first, by state, in pages',
         inWorld(async ({ holdfast, clock }) => {
           const made = []
           for (const name of ['a', 'b', 'c']) {
@@ -625,7 +625,7 @@ export function batchTests(inWorld: InWorld): void {
           }
           assert.equal((await holdfast.getBatch({ key: 'key b' }))?.id, made[1]?.id)
           assert.equal((await holdfast.getBatch(made[0]?.id as string))?.id, made[0]?.id)
-          assert.equal(await holdfast.getBatch({ key: 'nobody' }), null)
+          assert.equal(await holdfast.getBatch({ key: 'unknown' }), null)
           const names = async (filter: Parameters<Holdfast['batches']>[0]) =>
             (await holdfast.batches(filter)).batches.map(({ name }) => name)
           assert.deepEqual(await names({}), ['c', 'b', 'a'])
@@ -637,7 +637,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'item by item, by state, outcome and warning, in pages',
+        'items are listed by state, outcome and warning, in pages',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'i', concurrency: 10 }, numbered(6))
           const leases = await holdfast.claim(['mail'], { max: 5 })
@@ -657,7 +657,7 @@ export function batchTests(inWorld: InWorld): void {
           assert.deepEqual(await payloads({ warning: 'w' }), [0])
           assert.deepEqual(await payloads({ state: 'dead' }), [4])
           assert.deepEqual(await payloads({ state: 'ready' }), [5])
-          assert.deepEqual(await payloads({ outcome: 'unheard of' }), [])
+          assert.deepEqual(await payloads({ outcome: 'unknown' }), [])
           const first = await batch.itemsPage({ limit: 4 })
           const rest = await batch.itemsPage({ limit: 4, after: first.next as string })
           assert.deepEqual(
@@ -669,7 +669,7 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'as results, a line for each item that has ended, in the order of submission',
+        'results have a line for each ended item, in the order of submission',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'r', concurrency: 10 }, numbered(4))
           const leases = await holdfast.claim(['mail'], { max: 3 })

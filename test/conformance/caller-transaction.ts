@@ -1,4 +1,4 @@
-// `enqueue(payload, { tx })`: a job that is there if and only if the caller's own transaction commits.
+// `enqueue(payload, { tx })`: a job that is stored if and only if the caller's transaction commits.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
@@ -8,7 +8,7 @@ import { defineQueue } from '../../src/queue/definition.ts'
 import { allJobs, claimOne, claimOrder, everything, minute, readJob, rejects } from './expect.ts'
 import { type CallerTx, type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
 
-/** Longer than anything here takes that does not wait for somebody. */
+/** Longer than any call takes here that does not wait for another transaction. */
 const patienceMs = 5_000
 
 export function callerTransactionTests(inWorld: InWorld, { dialect }: StoreUnderTest): void {
@@ -22,7 +22,7 @@ export function callerTransactionTests(inWorld: InWorld, { dialect }: StoreUnder
 
 function refusedTests(inWorld: InWorld): void {
   test(
-    'a store that cannot carry an enqueue in it says so and enqueues nothing',
+    'a store that cannot enqueue in it refuses, and enqueues nothing',
     inWorld(async ({ holdfast }) => {
       assert.equal(holdfast.capabilities.callerTransaction, false)
       const facts = { capability: 'callerTransaction' }
@@ -36,7 +36,7 @@ function refusedTests(inWorld: InWorld): void {
 
 function carriedTests(inSql: InSqlWorld): void {
   test(
-    'a job is there when the transaction commits, with what else it wrote, and not before',
+    'a job exists when the transaction commits, with its other writes, and not before',
     inSql(async ({ holdfast, another, sql }) => {
       assert.equal(holdfast.capabilities.callerTransaction, true)
       const clients = [holdfast, await another()]
@@ -57,7 +57,7 @@ function carriedTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'of a transaction that is rolled back nothing is left: no job, no count, no key',
+    'a rolled back transaction leaves no job, no count and no key',
     inSql(async ({ holdfast, sql }) => {
       await holdfast.queue('mail').enqueue('before')
       const before = await everything(holdfast)
@@ -91,9 +91,9 @@ function carriedTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'what its queue is defined to be holds for the job, also after an earlier transaction was rolled back',
+    'the definition of its queue holds for the job, also after an earlier transaction was rolled back',
     inSql(async ({ holdfast, sql }) => {
-      const brief = holdfast.queue('brief', { retain: { done: 0 }, onDead: { queue: 'told' } })
+      const brief = holdfast.queue('brief', { retain: { done: 0 }, onDead: { queue: 'notices' } })
       for (const ending of ['rollback', 'commit'] as const) {
         const own = await sql.begin()
         await brief.enqueueMany([1, 2].map((payload) => ({ payload, tx: own.tx })))
@@ -104,12 +104,12 @@ function carriedTests(inSql: InSqlWorld): void {
       await done.done()
       assert.equal(await holdfast.job(done.job.id), null)
       await dead.dead(new Error('no'))
-      assert.equal((await holdfast.stats('told')).ready, 1)
+      assert.equal((await holdfast.stats('notices')).ready, 1)
     }),
   )
 
   test(
-    'it takes every option of an enqueue',
+    'every option of an enqueue is accepted',
     inSql(async ({ holdfast, clock, sql }) => {
       const id = randomUUID()
       const startBefore = new Date(clock.now() + 10 * minute)
@@ -138,7 +138,7 @@ function carriedTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'keys are compared within the transaction and with what is there already',
+    'keys are compared within the transaction and with stored jobs',
     inSql(async ({ holdfast, sql }) => {
       const mail = holdfast.queue('mail')
       const outside = await mail.enqueue('outside', { dedup: { key: 'taken' }, idempotencyKey: 'known' })
@@ -159,7 +159,7 @@ function carriedTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'what is refused leaves the transaction usable, and nothing of the request in it',
+    'a refused request leaves the transaction usable, and nothing of the request in it',
     inSql(async ({ holdfast, sql }) => {
       const mail = holdfast.queue('mail')
       const id = randomUUID()
@@ -183,7 +183,7 @@ function carriedTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'a savepoint takes back what was enqueued behind it, and its keys',
+    'a rollback to a savepoint removes the jobs that were enqueued after it, and their keys',
     inSql(async ({ holdfast, sql }) => {
       const mail = holdfast.queue('mail')
       const own = await sql.begin()
@@ -212,7 +212,7 @@ function carriedTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'jobs that go to different transactions are not one enqueueMany',
+    'enqueueMany refuses jobs of different transactions',
     inSql(async ({ holdfast, sql }) => {
       const [one, two] = [await sql.begin(), await sql.begin()]
       const entries = [
@@ -227,14 +227,14 @@ function carriedTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'a waiting claim is woken by the commit, in whichever client it waits',
+    'the commit wakes a waiting claim, in any client',
     inSql(async ({ holdfast, another, sql }) => {
       const other = await another()
       const tookMs: number[] = []
       for (let n = 0; n < 6; n++) {
-        const who = n % 2 === 0 ? other : holdfast
-        const claim = who.claim(['mail'], { wait: '30s' })
-        await who.queues()
+        const client = n % 2 === 0 ? other : holdfast
+        const claim = client.claim(['mail'], { wait: '30s' })
+        await client.queues()
         const own = await sql.begin()
         await holdfast.queue('mail').enqueue(n, { tx: own.tx })
         const startedAt = performance.now()
@@ -248,10 +248,10 @@ function carriedTests(inSql: InSqlWorld): void {
   )
 }
 
-/** Where whoever has written keeps others from writing. There the transaction is synchronous, too. */
+/** For a database with one writer at a time. There the transaction is synchronous too. */
 function aloneTests(inSql: InSqlWorld): void {
   test(
-    'everything is done before the call first waits, so the commit may come before its answer',
+    'the enqueue is complete before the call first waits, so the commit may come before its answer',
     inSql(async ({ holdfast, sql }) => {
       const mail = holdfast.queue('mail', { retain: { done: '1h' } })
       const own = await sql.begin()
@@ -264,7 +264,7 @@ function aloneTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'a schema that has to be waited for is refused, and nothing is enqueued',
+    'an asynchronous schema is refused, and nothing is enqueued',
     inSql(async ({ holdfast, sql }) => {
       const late = z.number().refine(async (n) => n > 0)
       const slow = holdfast.queue(defineQueue('slow', { payload: late }))
@@ -279,7 +279,7 @@ function aloneTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'whoever else writes waits for its end, and whoever reads does not',
+    'other writers wait for its end, and readers do not',
     inSql(async ({ holdfast, another, sql }) => {
       const other = await another()
       const mail = holdfast.queue('mail')
@@ -296,16 +296,16 @@ function aloneTests(inSql: InSqlWorld): void {
       await sleep(50)
       assert.equal(isAnswered, false)
       await own.commit()
-      assert.deepEqual(await within(waiting, 'the one that waited'), { id: inside.id, status: 'duplicate' })
+      assert.deepEqual(await within(waiting, 'the enqueue that waited'), { id: inside.id, status: 'duplicate' })
       assert.deepEqual(await claimOrder(other, ['mail']), ['inside'])
     }),
   )
 }
 
-/** Where several transactions may write at once. */
+/** For a database with several writers at a time. */
 function besideTests(inSql: InSqlWorld): void {
   test(
-    'many jobs are claimed in the order given, and those of a late commit when they become visible',
+    'many jobs are claimed in the order given, and jobs of a late commit when they become visible',
     inSql(async ({ holdfast, sql }) => {
       const mail = holdfast.queue('mail')
       const own = await sql.begin()
@@ -336,11 +336,11 @@ function besideTests(inSql: InSqlWorld): void {
 
   for (const level of ['repeatable read', 'serializable']) {
     test(
-      `a caller may be ${level}, also for a queue that nobody knew when it began`,
+      `a caller may be ${level}, also for a queue that did not exist when it began`,
       inSql(async ({ holdfast, sql }) => {
         const own = await sql.begin(`isolation level ${level}`)
         await own.query('select 1') // its snapshot
-        const unknown = holdfast.queue('unknown', { retain: { done: '1h' }, onDead: { queue: 'told' } })
+        const unknown = holdfast.queue('unknown', { retain: { done: '1h' }, onDead: { queue: 'notices' } })
         await unknown.enqueueMany([
           { payload: 1, tx: own.tx },
           { payload: 2, priority: 0 },
@@ -354,7 +354,7 @@ function besideTests(inSql: InSqlWorld): void {
     )
 
     test(
-      `a ${level} caller that cannot see the holder of its key is told to start over`,
+      `a ${level} caller that cannot see the holder of its key gets a serialization failure`,
       inSql(async ({ holdfast, sql }) => {
         const own = await sql.begin(`isolation level ${level}`)
         await own.query('select 1')
@@ -368,7 +368,7 @@ function besideTests(inSql: InSqlWorld): void {
   }
 
   test(
-    'a transaction that has failed already says so, and hurts nobody else',
+    'an enqueue in a failed transaction is refused, and affects no other call',
     inSql(async ({ holdfast, sql }) => {
       const own = await sql.begin()
       await own.query('select 1 / 0').catch(() => undefined)
@@ -380,7 +380,7 @@ function besideTests(inSql: InSqlWorld): void {
   )
 
   test(
-    'an open transaction with jobs in it keeps nobody from enqueueing, claiming and settling in that queue',
+    'an open transaction with jobs in it blocks no enqueue, claim or settlement of that queue',
     inSql(async ({ holdfast, another, sql }) => {
       const own = await sql.begin()
       await holdfast.queue('mail').enqueue('held back', { tx: own.tx })
@@ -406,24 +406,24 @@ function besideTests(inSql: InSqlWorld): void {
   ]
   for (const [ending, status] of endings) {
     test(
-      `an enqueue that must wait for another’s key delays only itself, and is ${status} after the ${ending}`,
+      `an enqueue that must wait for a key of another transaction delays only itself, and is ${status} after the ${ending}`,
       inSql(async ({ holdfast, sql }) => {
         const mail = holdfast.queue('mail')
         const own = await sql.begin()
         const inside = await mail.enqueue('inside', { tx: own.tx, dedup: { key: 'k' } })
         let isAnswered = false
-        // All in one moment: they would go out together.
+        // All at the same moment, so that they would share a flush.
         const beside = [mail.enqueue('before'), mail.enqueue('before too', { dedup: { key: 'other' } })]
         const waiting = mail.enqueue('waits', { dedup: { key: 'k' } }).finally(() => {
           isAnswered = true
         })
-        beside.push(mail.enqueue('behind'), holdfast.queue('post').enqueue('elsewhere', { idempotencyKey: 'i' }))
+        beside.push(mail.enqueue('after'), holdfast.queue('post').enqueue('elsewhere', { idempotencyKey: 'i' }))
         await within(Promise.all(beside), 'enqueues of the same moment')
         await within(mail.enqueue('later'), 'a later enqueue')
         await within(mail.enqueue('later too', { dedup: { key: 'another' } }), 'a later enqueue with a key')
         assert.equal(isAnswered, false)
         await own[ending]()
-        const answer = await within(waiting, 'the one that waited')
+        const answer = await within(waiting, 'the enqueue that waited')
         assert.equal(answer.status, status)
         assert.equal(answer.id === inside.id, ending === 'commit')
         assert.equal((await holdfast.stats()).ready, 7)
@@ -432,7 +432,7 @@ function besideTests(inSql: InSqlWorld): void {
   }
 
   test(
-    'several that wait for one key are answered with one holder',
+    'several enqueues that wait for one key are answered with the same holder',
     inSql(async ({ holdfast, another, sql }) => {
       const clients = [holdfast, await another(), await another()]
       const own = await sql.begin()

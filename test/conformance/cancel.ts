@@ -12,7 +12,7 @@ const endsCancelled: Readonly<Record<string, (lease: Lease, world: World) => Pro
   'a retry': (lease) => lease.retry(new Error('no')),
   'a release': (lease) => lease.release(),
   'a snooze': (lease) => lease.snooze('1m'),
-  'the worker’s own word': (lease) => lease.cancelled(),
+  'a settlement as cancelled': (lease) => lease.cancelled(),
   expiry: async (_, { holdfast, clock }) => {
     await clock.advance(hour)
     await holdfast.sweep()
@@ -39,7 +39,7 @@ export function cancelTests(inWorld: InWorld): void {
     )
 
     test(
-      'a waiting job is cancelled once, by whichever of many asks first',
+      'a waiting job is cancelled once, by the first of many calls',
       inWorld(async ({ holdfast, another }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const clients = [holdfast, await another()]
@@ -50,7 +50,7 @@ export function cancelTests(inWorld: InWorld): void {
     )
 
     test(
-      'of a running job it is a request: the job runs on, and its holder is told at the next renewal',
+      'of a running job it is a request: the job continues, and its worker sees the request at the next renewal',
       inWorld(async ({ holdfast, another }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -60,7 +60,7 @@ export function cancelTests(inWorld: InWorld): void {
         assert.deepEqual([state, cancelRequested, lease.cancelRequested], ['running', true, false])
         assert.equal((await lease.renew()).cancelRequested, true)
         assert.equal(lease.cancelRequested, true)
-        assert.equal(await holdfast.cancel(id), 'requested', 'asking again is fine')
+        assert.equal(await holdfast.cancel(id), 'requested', 'a second request is accepted')
       }),
     )
 
@@ -95,7 +95,7 @@ export function cancelTests(inWorld: InWorld): void {
     )
 
     test(
-      'done wins over a request, dead stays dead, and the effects of the request are dropped',
+      'a worker may settle as done or dead after a request; then the effects of the request are dropped',
       inWorld(async ({ holdfast }) => {
         for (const [queue, end] of [
           ['done', (lease: Lease) => lease.done('result')],
@@ -113,7 +113,7 @@ export function cancelTests(inWorld: InWorld): void {
     )
 
     test(
-      'the worker’s confirmation may bring effects of its own',
+      'the settlement as cancelled may have effects of its own',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -124,7 +124,7 @@ export function cancelTests(inWorld: InWorld): void {
     )
 
     test(
-      'a requeued job has forgotten the request',
+      'a requeued job no longer has the request',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')

@@ -6,7 +6,7 @@ import type { InWorld } from './world.ts'
 export function claimOrderTests(inWorld: InWorld): void {
   describe('claim order', () => {
     test(
-      'jobs enqueued in order come off in order, one by one and together',
+      'jobs enqueued in order are claimed in order, one by one and together',
       inWorld(async ({ holdfast, another }) => {
         const clients = [holdfast, await another()]
         const payloads = Array.from({ length: 40 }, (_, n) => n)
@@ -48,7 +48,7 @@ export function claimOrderTests(inWorld: InWorld): void {
     )
 
     test(
-      'items of a batch that may run one at a time take one place, in however many queues they are',
+      'items of a batch that runs one at a time take one place in a claim, whatever the number of their queues',
       inWorld(async ({ holdfast }) => {
         const queues = Array.from({ length: 6 }, (_, n) => `mail-${n}`)
         const items = queues.map((queue) => ({ queue, payload: 'item', priority: 1 }))
@@ -105,7 +105,7 @@ export function claimOrderTests(inWorld: InWorld): void {
     )
 
     test(
-      'rescued jobs come before all that wait in their priority',
+      'rescued jobs come before all waiting jobs of their priority',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueueMany(['a', 'b', 'c', 'd'].map((payload) => ({ payload })))
         await holdfast.claim(['mail'], { max: 2, lease: '30s' })
@@ -118,7 +118,7 @@ export function claimOrderTests(inWorld: InWorld): void {
     )
 
     test(
-      'a retried, a snoozed and a requeued job come at the back',
+      'retried, snoozed and requeued jobs come last',
       inWorld(async ({ holdfast }) => {
         const dead = await deadJob(holdfast, 'mail', 'requeued')
         await holdfast.queue('mail').enqueueMany(['retried', 'snoozed', 'waiting'].map((payload) => ({ payload })))
@@ -131,7 +131,7 @@ export function claimOrderTests(inWorld: InWorld): void {
     )
 
     test(
-      'nothing hides behind the point where claiming stands',
+      'no job is hidden that becomes ready behind the cursor of claims',
       inWorld(async ({ holdfast, clock }) => {
         const dead = await deadJob(holdfast, 'mail', 'requeued')
         await holdfast.queue('mail').enqueue('due', { delay: '10s' })
@@ -140,7 +140,7 @@ export function claimOrderTests(inWorld: InWorld): void {
           .enqueueMany(['released', 'rescued', 'retried', 'x'].map((payload) => ({ payload })))
         const [released, , retried, x] = await holdfast.claim(['mail'], { max: 10, lease: '1s' })
         await x?.done()
-        assert.deepEqual(await holdfast.claim(['mail']), [], 'claiming has walked past everything')
+        assert.deepEqual(await holdfast.claim(['mail']), [], 'claims have passed every job')
         await released?.release()
         await retried?.retry(new Error('no'), { delay: '10s' })
         await holdfast.requeue(dead)

@@ -8,7 +8,7 @@ import type { InWorld } from './world.ts'
 export function claimTests(inWorld: InWorld): void {
   describe('claim', () => {
     test(
-      'a claim takes at most as many as asked for, one unless told, and none when there are none',
+      'a claim takes at most `max` jobs, one by default, and none if none is ready',
       inWorld(async ({ holdfast }) => {
         assert.deepEqual(await holdfast.claim(['mail']), [])
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 7 }, (_, n) => ({ payload: n })))
@@ -20,7 +20,7 @@ export function claimTests(inWorld: InWorld): void {
     )
 
     test(
-      'a claimed job runs, held by the worker that took it until its lease ends',
+      'a claimed job is running, held by its worker until the lease ends',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail', { worker: 'w-1', lease: '5m' })
@@ -33,7 +33,7 @@ export function claimTests(inWorld: InWorld): void {
     )
 
     test(
-      'a lease lasts 30 s, unless the queue or the claim says otherwise; of several queues the shortest counts',
+      'a lease lasts 30 s unless the queue or the claim sets it; of several queues the shortest counts',
       inWorld(async ({ holdfast, clock }) => {
         const long = defineQueue('long', { lease: '10m' })
         const short = defineQueue('short', { lease: '5s' })
@@ -52,7 +52,7 @@ export function claimTests(inWorld: InWorld): void {
     )
 
     test(
-      'every claim has a fence of its own, long enough not to be guessed',
+      'every claim has its own fence, too long to be guessed',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)
         const fences = new Set<string>()
@@ -67,7 +67,7 @@ export function claimTests(inWorld: InWorld): void {
     )
 
     test(
-      'many workers claiming at once never get the same job, and together they get all',
+      'many workers that claim at once never get the same job, and together they get all',
       inWorld(async ({ holdfast, another }) => {
         const clients = [holdfast, await another(), await another()]
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 300 }, (_, payload) => ({ payload })))
@@ -101,11 +101,11 @@ export function claimTests(inWorld: InWorld): void {
     )
   })
 
-  describe('payloads that do not fit', () => {
+  describe('payloads that do not match their schema', () => {
     const checked = defineQueue('mail', { payload: z.object({ to: z.string().transform((to) => to.trim()) }) })
 
     test(
-      'the holder gets the schema’s parsed output while the stored payload stays as it was given',
+      'the worker gets the output of the schema, and the stored payload is unchanged',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue(checked).enqueue({ to: ' ada ' })
         const [lease] = await holdfast.claim([checked])
@@ -133,7 +133,7 @@ export function claimTests(inWorld: InWorld): void {
     )
 
     test(
-      'a claim that met only bad payloads goes on to the good ones behind them',
+      'a claim that finds only bad payloads continues to the good ones after them',
       inWorld(async ({ holdfast }) => {
         const plain = holdfast.queue('mail')
         const bad = await plain.enqueueMany([{ payload: 1 }, { payload: null }, { payload: {} }])
@@ -145,7 +145,7 @@ export function claimTests(inWorld: InWorld): void {
     )
 
     test(
-      'a schema that throws, or refuses late, kills the job alone, too',
+      'a schema that throws, or refuses late, also kills only its job',
       inWorld(async ({ holdfast }) => {
         const throwing = z.number().transform((n) => {
           if (n === 1) throw new TypeError('broken schema')

@@ -6,7 +6,7 @@ import type { InWorld } from './world.ts'
 export function clockTests(inWorld: InWorld): void {
   describe('the clock', () => {
     test(
-      'is the store’s, not the machine’s',
+      'is that of the store, not of the machine',
       inWorld(async ({ holdfast, another, clock }) => {
         await clock.advance(1_000 * day)
         const { id } = await (await another()).queue('mail').enqueue(1)
@@ -17,7 +17,7 @@ export function clockTests(inWorld: InWorld): void {
     )
 
     test(
-      'set back, hides nothing: what was ready is claimed, in the order in which it became ready',
+      'set back, hides no job: ready jobs are claimed in the order in which they became ready',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueue('first')
         await clock.advance(-hour)
@@ -31,7 +31,7 @@ export function clockTests(inWorld: InWorld): void {
     )
 
     test(
-      'set back between claims, hides nothing that comes back either',
+      'set back between claims, hides no job that is released or rescued',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
         const [one, two, three] = await holdfast.claim(['mail'], { max: 3, lease: '1m' })
@@ -47,7 +47,7 @@ export function clockTests(inWorld: InWorld): void {
     )
 
     test(
-      'set back, leaves a lease to its holder, and lets it expire in the end',
+      'set back, does not take a lease from its worker, and the lease still expires',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail', { lease: '1m' })
@@ -73,7 +73,7 @@ export function clockTests(inWorld: InWorld): void {
     )
 
     test(
-      'set far ahead and back again, loses no job to anything but what was due',
+      'set far ahead and back again, changes only jobs that were due',
       inWorld(async ({ holdfast, clock }) => {
         const ready = await holdfast.queue('mail').enqueue('ready')
         const scheduled = await holdfast.queue('mail').enqueue('scheduled', { delay: '1d' })

@@ -7,7 +7,7 @@ import type { InWorld } from './world.ts'
 export function closeTests(inWorld: InWorld): void {
   describe('close', () => {
     test(
-      'what was answered is there for whoever opens the store next',
+      'keeps everything that was answered, for the next client that opens the store',
       inWorld(async ({ holdfast, another }) => {
         await holdfast.queue('mail', { retain: { done: '7d' } }).enqueueMany([1, 2, 3].map((payload) => ({ payload })))
         const [done, dead] = await holdfast.claim(['mail'], { max: 2 })
@@ -24,7 +24,7 @@ export function closeTests(inWorld: InWorld): void {
     )
 
     test(
-      'flushes what was handed over before it',
+      'flushes all calls that were made before it',
       inWorld(async ({ holdfast, another }) => {
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 10 }, (_, payload) => ({ payload })))
         const leases = await holdfast.claim(['mail'], { max: 10 })
@@ -45,7 +45,7 @@ export function closeTests(inWorld: InWorld): void {
     )
 
     test(
-      'makes every later call CLOSED, and closing again is fine',
+      'makes every later call fail with CLOSED; a second close is accepted',
       inWorld(async ({ holdfast, another }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const closed = await another()
@@ -82,7 +82,7 @@ export function closeTests(inWorld: InWorld): void {
     )
 
     test(
-      'of one client leaves the others at work',
+      'of one client does not affect the others',
       inWorld(async ({ holdfast, another }) => {
         const other = await another()
         await other.queue('mail').enqueue(1)

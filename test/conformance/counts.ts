@@ -1,4 +1,4 @@
-// That counts equal a recount is asked at the end of every test of this suite (world.ts); here is what they say.
+// Every test of this suite ends with a check that counts equal a recount (world.ts). Here is what the counts contain.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { claimOne, minute, queueInfo } from './expect.ts'
@@ -33,7 +33,7 @@ export function countsTests(inWorld: InWorld): void {
     )
 
     test(
-      'a queue nobody has used counts nothing',
+      'the counts of an unused queue are zero',
       inWorld(async ({ holdfast }) => {
         assert.deepEqual(await holdfast.queues(), [])
         assert.deepEqual(await holdfast.stats(), none)
@@ -42,7 +42,7 @@ export function countsTests(inWorld: InWorld): void {
     )
 
     test(
-      'counts are exact at every step of a job’s way',
+      'counts are exact at every step of a job',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1s', attempts: 2 })
         const at = async (state: keyof typeof none) =>
@@ -102,7 +102,7 @@ export function countsTests(inWorld: InWorld): void {
     )
 
     test(
-      'the age of the oldest waiting job is told, whatever its priority; others do not count',
+      'stats have the age of the oldest ready job, whatever its priority; other states do not count',
       inWorld(async ({ holdfast, clock }) => {
         const oldest = async () => (await queueInfo(holdfast, 'mail')).oldestWaitingMs
         await holdfast.queue('mail').enqueue('scheduled', { delay: '1h' })
@@ -124,7 +124,7 @@ export function countsTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job that became due waits since then',
+      'the age of a job that became due counts from then',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueue(1, { delay: '1m' })
         await clock.advance(minute)

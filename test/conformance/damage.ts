@@ -1,10 +1,10 @@
-// What was written over behind the store's back: the job that it was part of suffers alone, and as little as can be.
+// Rows that another program has overwritten. Only the job they belong to is affected, and as little as possible.
 import assert from 'node:assert/strict'
 import { describe, type TestContext, test } from 'node:test'
 import { allJobs, claimOne, deadJob, minute, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld, Overwrite, StoreUnderTest, World } from './world.ts'
 
-/** No JSON at all, and JSON of every wrong shape. */
+/** Text that is not JSON, and JSON of every wrong shape. */
 const damaged: readonly string[] = [
   ...[
     '',
@@ -33,24 +33,24 @@ const damaged: readonly string[] = [
 const damagedPayloads = damaged.filter((text) => !isJson(text))
 
 export function damageTests(inWorld: InWorld, store: StoreUnderTest): void {
-  if (!store.canBeDamaged) return // there is no way in behind its back
+  if (!store.canBeDamaged) return // the test cannot write to it directly
   const inDamagedWorld = (show: (world: World & { readonly overwrite: Overwrite }, t: TestContext) => Promise<void>) =>
     inWorld(async (world, t) => {
       const { overwrite } = world
-      assert.ok(overwrite, 'a store that can be damaged hands out how')
+      assert.ok(overwrite, 'a store that can be damaged provides `overwrite`')
       await show({ ...world, overwrite }, t)
     })
 
   describe('rows that were damaged', () => {
     test(
-      'a payload that is no JSON kills its job when that is claimed, tells the onDead queue, and nobody else notices',
+      'a payload that is not JSON makes its job dead when it is claimed, with a death notice, and affects no other job',
       inDamagedWorld(async ({ holdfast, overwrite }) => {
         const mail = holdfast.queue('mail', { onDead: { queue: 'graves' } })
         const jobs = [...damagedPayloads, 'unharmed'].map((payload) => ({ payload }))
         const ids = (await mail.enqueueMany(jobs)).map(({ id }) => id)
         for (const [i, text] of damagedPayloads.entries()) await overwrite('payload', ids[i] as string, text)
         for (const [i, text] of damagedPayloads.entries()) {
-          assert.equal((await readJob(holdfast, ids[i] as string)).payload, text, 'shown as it stands')
+          assert.equal((await readJob(holdfast, ids[i] as string)).payload, text, 'shown as it is')
         }
         const leases = await mail.claim({ max: 100 })
         assert.deepEqual(
@@ -71,7 +71,7 @@ export function damageTests(inWorld: InWorld, store: StoreUnderTest): void {
     )
 
     test(
-      'headers that are none read as none: the job runs, and can be woken',
+      'headers that are not JSON read as none: the job runs, and can be woken',
       inDamagedWorld(async ({ holdfast, overwrite }) => {
         for (const text of damaged) {
           const { id } = await holdfast.queue('mail').enqueue(1, { headers: { a: 'b' }, delay: '1h' })
@@ -92,7 +92,7 @@ export function damageTests(inWorld: InWorld, store: StoreUnderTest): void {
       ['cancel', 'cancelled'],
     ] as const) {
       test(
-        `a damaged ${part} keeps neither its job nor its neighbours from being rescued`,
+        `a damaged ${part} does not keep its job or others from being rescued`,
         inDamagedWorld(async ({ holdfast, overwrite, clock }) => {
           const ids: string[] = []
           for (const text of damaged) {
@@ -136,7 +136,7 @@ export function damageTests(inWorld: InWorld, store: StoreUnderTest): void {
     }
 
     test(
-      'an error that is none is shown as it stands, and its job is found, told of and requeued',
+      'an error that is not one is shown as it is, and its job can be found, reported and requeued',
       inDamagedWorld(async ({ holdfast, overwrite }) => {
         for (const text of damaged) {
           const id = await deadJob(holdfast, 'mail')
@@ -160,7 +160,7 @@ export function damageTests(inWorld: InWorld, store: StoreUnderTest): void {
     )
 
     test(
-      'a result or value that is no JSON is read as the text that it is, between its neighbours',
+      'a result or value that is not JSON is read as its text, and the ones next to it are unaffected',
       inDamagedWorld(async ({ holdfast, overwrite }) => {
         await holdfast.kv.put('a', 1)
         await holdfast.kv.put('c', 3)

@@ -10,7 +10,7 @@ const replace = { key: 'ada', replace: true } as const
 export function dedupScopeTests(inWorld: InWorld): void {
   describe('dedup until first claimed', () => {
     test(
-      'the key is held until the first claim and free from then on, for good',
+      'the key is held until the first claim, and released from then on',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup: waiting })
         assert.deepEqual(await holdfast.queue('mail').enqueue(2, { dedup: waiting }), { id, status: 'duplicate' })
@@ -28,7 +28,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job that gave up its key by being claimed leaves it free when it waits again',
+      'a claimed job does not take its key back when it waits again',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup: waiting })
         await (await claimOne(holdfast, 'mail')).retry(new Error('no'), { delay: '1m' })
@@ -38,7 +38,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
     )
 
     test(
-      'cancelling the waiting holder frees the key',
+      'a cancel of the waiting holder releases the key',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup: waiting })
         await holdfast.cancel(id)
@@ -49,7 +49,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
 
   describe('dedup for a time window', () => {
     test(
-      'the key is held for the window whatever becomes of the job, and not a moment longer',
+      'the key is held for the window, however the job ends, and not longer',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup: window })
         const duplicate = async (when: string) =>
@@ -72,7 +72,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
     )
 
     test(
-      'a window that is over frees the key even of a job that still waits',
+      'the end of the window releases the key, also of a job that still waits',
       inWorld(async ({ holdfast, clock }) => {
         const first = await holdfast.queue('mail').enqueue(1, { dedup: window })
         await clock.advance(hour + 1)
@@ -91,7 +91,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
     )
 
     test(
-      'a window outlives a job of which nothing is retained',
+      'a window continues after its job is pruned',
       inWorld(async ({ holdfast }) => {
         const queue = holdfast.queue('mail', { retain: { done: 0 } })
         const { id } = await queue.enqueue(1, { dedup: window })
@@ -104,7 +104,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
 
   describe('dedup with replace', () => {
     test(
-      'a scheduled holder takes over payload and time, so that only the last of a burst runs',
+      'a scheduled holder gets the new payload and time, so that only the last of a burst runs',
       inWorld(async ({ holdfast, clock }) => {
         const queue = holdfast.queue('mail')
         const { id } = await queue.enqueue('first', { dedup: replace, delay: '10s' })
@@ -123,7 +123,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
     )
 
     test(
-      'a ready holder is put off by a replacement with a delay, and a scheduled one made ready by one without',
+      'a replacement with a delay makes a ready holder scheduled, and one without makes a scheduled holder ready',
       inWorld(async ({ holdfast }) => {
         const queue = holdfast.queue('mail')
         const { id } = await queue.enqueue('first', { dedup: replace })
@@ -137,7 +137,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
     )
 
     test(
-      'a running holder is left alone, and the answer does not claim otherwise',
+      'a running holder is not replaced, and the answer says so',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue('first', { dedup: replace })
         await claimOne(holdfast, 'mail')
@@ -149,7 +149,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
     )
 
     test(
-      'a newcomer that does not ask to replace leaves the holder as it is',
+      'an enqueue without `replace` does not change the holder',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue('first', { dedup: replace })
         const answer = await holdfast.queue('mail').enqueue('second', { dedup: { key: 'ada' } })

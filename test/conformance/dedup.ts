@@ -53,7 +53,7 @@ export function dedupTests(inWorld: InWorld): void {
 
     for (const [ending, end] of Object.entries(endings)) {
       test(
-        `the key is free the moment its holder is ${ending}`,
+        `the key is released the moment its holder is ${ending}`,
         inWorld(async (world) => {
           const { id } = await world.holdfast.queue('mail').enqueue(1, { dedup, attempts: 1 })
           await end(world, id)
@@ -65,7 +65,7 @@ export function dedupTests(inWorld: InWorld): void {
     }
 
     test(
-      'keys are per queue, and two keys do not meet',
+      'keys are per queue, and different keys are independent',
       inWorld(async ({ holdfast }) => {
         const answers = [
           await holdfast.queue('mail').enqueue(1, { dedup }),
@@ -104,7 +104,7 @@ export function dedupTests(inWorld: InWorld): void {
     )
 
     test(
-      'there is one slot for a key, whatever the scope of the newcomer',
+      'a key has one holder, whatever the scope of the second job',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup })
         await claimOne(holdfast, 'mail')

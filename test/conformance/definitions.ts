@@ -1,4 +1,4 @@
-// What a definition says is stored, and every producer and every worker obeys it, whether or not it has seen the definition.
+// A definition is stored, and applies to every producer and every worker, whether or not its code contains the definition.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { HoldfastEvents } from '../../src/events.ts'
@@ -30,7 +30,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
 
     describe('of a queue by name', () => {
       test(
-        'a producer by name obeys attempts and priority of the stored definition, and what it states wins',
+        'a producer by name gets attempts and priority of the stored definition, and its own options win',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, whole)
           const mail = (await another()).queue('mail')
@@ -42,7 +42,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a follow-up by a definition that the store has not seen obeys it, and so does the next producer by name',
+        'a definition of a follow-up that is new to the store applies to it and to the next producer by name',
         inWorld(async ({ holdfast, another }) => {
           await holdfast.queue('first').enqueue(1)
           const settled = await (await claimOne(holdfast, 'first')).done(null, {
@@ -75,7 +75,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a claim by name obeys lease, timeout and backoff of the stored definition',
+        'a claim by name gets lease, timeout and backoff of the stored definition',
         inWorld(async ({ holdfast, another, clock }) => {
           await define(holdfast, whole)
           const other = await another()
@@ -96,7 +96,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a claim by name obeys a definition that was changed since its last claim in the same process',
+        'a claim by name gets a definition that was changed since its last claim in the same process',
         inWorld(async ({ holdfast }) => {
           await holdfast.queue('mail').enqueue(ada)
           await holdfast.queue('mail').enqueue(ada)
@@ -110,7 +110,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
 
       for (const queues of ['mail', '*']) {
         test(
-          `a worker of ${queues} obeys lease, timeout and backoff of the stored definition`,
+          `a worker of ${queues} gets lease, timeout and backoff of the stored definition`,
           inWorld(async ({ holdfast, another, clock }) => {
             await define(holdfast, whole)
             const other = await another()
@@ -133,7 +133,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       }
 
       test(
-        'a batch item, a follow-up, a schedule and a death notice applyVerdict the stored definition',
+        'the stored definition applies to a batch item, a follow-up, a schedule and a death notice',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, whole)
           const other = await another()
@@ -154,7 +154,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'another default priority counts for the next job of every producer',
+        'a changed default priority applies to the next job of every producer',
         inWorld(async ({ holdfast, another }) => {
           const other = await another()
           const mail = other.queue('mail')
@@ -197,7 +197,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a path takes texts and integers, each by what it says',
+        'a path accepts strings and integers, each by its text',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, byPath)
           const mail = (await another()).queue('mail')
@@ -211,7 +211,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a payload whose path is something else is refused alone, with a sentence that says what to pass',
+        'a payload with another value at the path is refused alone, with a sentence that says what to pass',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, byPath)
           const mail = (await another()).queue('mail')
@@ -250,7 +250,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'limitKey is taken as it is given, and null knowingly has none',
+        'limitKey is used as given, and null means no key',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, byPath)
           const mail = (await another()).queue('mail')
@@ -289,7 +289,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a debounced job takes over the key of the payload that replaced its own',
+        'a replaced job gets the limit key of its new payload',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, byPath)
           const mail = (await another()).queue('mail')
@@ -303,7 +303,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
 
     describe('limit keys by code', () => {
       test(
-        'an enqueue that cannot know the key is refused, and one that states it is not',
+        'an enqueue that cannot compute the limit key is refused, and one with `limitKey` is accepted',
         inWorld(async ({ holdfast, another }) => {
           await holdfast.queue(byCode).enqueue(ada)
           const other = await another()
@@ -320,7 +320,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a follow-up that cannot know its key fails the settlement like any effect, and one that states it lands',
+        'a follow-up without a known limit key fails the settlement like any effect, and one with `limitKey` is enqueued',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, byCode)
           const other = await another()
@@ -341,14 +341,14 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
     })
 
-    describe('what must land', () => {
+    describe('jobs that the store enqueues itself', () => {
       test(
-        'a death notice that cannot know its key lands dead in its queue, is told of, and the death stands',
+        'a death notice without a known limit key is stored as dead in its queue with an event, and the job stays dead',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, defineQueue('notices', { limit: { key: () => 'k', concurrency: 1 } }))
           const other = await another()
-          const told: HoldfastEvents['job.undeliverable'][] = []
-          other.on('job.undeliverable', (event) => void told.push(event))
+          const events: HoldfastEvents['job.undeliverable'][] = []
+          other.on('job.undeliverable', (event) => void events.push(event))
           const first = other.queue('first', { onDead: { queue: 'notices' } })
           const { id } = await first.enqueue(1)
           await (await claimOne(other, 'first')).dead(new Error('no'))
@@ -359,17 +359,17 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
             [['dead', 'LIMIT_KEY_REQUIRED', 0]],
           )
           assert.deepEqual(
-            told.map(({ queue, id: of }) => [queue, of]),
+            events.map(({ queue, id: of }) => [queue, of]),
             [['notices', jobs[0]?.id]],
           )
           await rejects(other.requeue(jobs[0]?.id as string), 'LIMIT_KEY_REQUIRED')
           assert.equal((await other.requeueAll({ queue: 'notices' })).requeued, 0)
-          assert.deepEqual(await other.claim(['notices']), [], 'it never starts beyond a limit')
+          assert.deepEqual(await other.claim(['notices']), [], 'it never starts without its limit')
         }),
       )
 
       test(
-        'a rescue whose death notice cannot know its key goes on, with its neighbours',
+        'a rescue continues, for this job and others, if a death notice has no known limit key',
         inWorld(async ({ holdfast, another, clock }) => {
           await define(holdfast, defineQueue('notices', { limit: { key: 'tenant', concurrency: 1 } }))
           const other = await another()
@@ -386,7 +386,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a notice that was buried can be requeued once its queue says how its key is found',
+        'such a dead notice can be requeued once the definition of its queue has the path of the key',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, defineQueue('notices', { limit: { key: () => 'k', concurrency: 1 } }))
           const other = await another()
@@ -403,32 +403,32 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'a completion of a batch that cannot know its key lands dead, and the batch is finished',
+        'a completion without a known limit key is stored as dead, and the batch is finished',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, defineQueue('ends', { limit: { key: 'tenant', concurrency: 1 } }))
           const other = await another()
-          const told: string[] = []
-          other.on('job.undeliverable', ({ queue }) => void told.push(queue))
+          const events: string[] = []
+          other.on('job.undeliverable', ({ queue }) => void events.push(queue))
           const batch = await other.batch({ name: 'b', onComplete: { queue: 'ends' } }, [{ queue: 'item', payload: 1 }])
           await (await claimOne(other, 'item')).done()
           assert.equal((await batch.progress()).state, 'done')
           assert.equal((await queueInfo(other, 'ends')).dead, 1)
-          assert.deepEqual(told, ['ends'])
+          assert.deepEqual(events, ['ends'])
         }),
       )
 
       test(
-        'a slot of a schedule that cannot know its key lands dead, once, and later slots go on',
+        'a slot of a schedule without a known limit key is stored as dead, once, and later slots fire',
         inWorld(async ({ holdfast, another, clock }) => {
           const other = await another()
           await other.schedule('s', { cron: '* * * * *', queue: 'mail', payload: ada, missed: 'all' })
           await define(holdfast, byCode)
-          const told: string[] = []
-          other.on('job.undeliverable', ({ queue }) => void told.push(queue))
+          const events: string[] = []
+          other.on('job.undeliverable', ({ queue }) => void events.push(queue))
           await clock.advance(2 * minute)
           await other.sweep()
           assert.equal((await queueInfo(other, 'mail')).dead, 2)
-          assert.deepEqual(told, ['mail', 'mail'])
+          assert.deepEqual(events, ['mail', 'mail'])
           await other.schedule('s', {
             ...{ cron: '* * * * *', queue: 'mail', payload: ada, missed: 'all' },
             limitKey: 'ada',
@@ -443,25 +443,25 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
 
     describe('redefined', () => {
       test(
-        'a change of a stored definition is told, with both versions and what changed',
+        'a change of a stored definition emits an event with both versions and the changed fields',
         inWorld(async ({ holdfast, another }) => {
-          const told: HoldfastEvents['queue.redefined'][] = []
-          holdfast.on('queue.redefined', (event) => void told.push(event))
+          const events: HoldfastEvents['queue.redefined'][] = []
+          holdfast.on('queue.redefined', (event) => void events.push(event))
           await define(holdfast, whole)
-          assert.equal(told.length, 0, 'the first is no change')
+          assert.equal(events.length, 0, 'the first is no change')
           const other = await another()
-          other.on('queue.redefined', (event) => void told.push(event))
+          other.on('queue.redefined', (event) => void events.push(event))
           await define(other, defineQueue('mail', { ...wholeOptions, attempts: 4, limit: { concurrency: 3 } }))
-          assert.deepEqual(told, [{ queue: 'mail', from: 1, to: 2, changes: ['attempts', 'limit'] }])
+          assert.deepEqual(events, [{ queue: 'mail', from: 1, to: 2, changes: ['attempts', 'limit'] }])
         }),
       )
 
       test(
-        'two processes with different definitions each define once, and the last one stands',
+        'two processes with different definitions each define once, and the last one wins',
         inWorld(async ({ holdfast, another }) => {
           const other = await another()
-          const told: HoldfastEvents['queue.redefined'][] = []
-          for (const client of [holdfast, other]) client.on('queue.redefined', (event) => void told.push(event))
+          const events: HoldfastEvents['queue.redefined'][] = []
+          for (const client of [holdfast, other]) client.on('queue.redefined', (event) => void events.push(event))
           const one = holdfast.queue(defineQueue('mail', { attempts: 1 }))
           const two = other.queue(defineQueue('mail', { attempts: 2 }))
           const three = other.queue(defineQueue('mail', { attempts: 3 }))
@@ -470,12 +470,12 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
             most.push((await readJob(holdfast, (await queue.enqueue(ada)).id)).maxAttempts)
           }
           assert.deepEqual(most, [1, 2, 3, 3, 3, 3])
-          assert.equal(told.length, 2)
+          assert.equal(events.length, 2)
         }),
       )
 
       test(
-        'a definition that says nothing of limits leaves them as they are',
+        'a definition without limits does not change them',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, byPath)
           await define(await another(), defineQueue('mail', { attempts: 1, retain: { done: '1h' } }))
@@ -511,7 +511,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
     })
 
     test(
-      'a list that is refused says which of its jobs it is about, whoever refuses it',
+      'a refused list names the job it was refused for, whether the client or the store refuses it',
       inWorld(async ({ holdfast }) => {
         await define(holdfast, byPath)
         const mail = holdfast.queue('mail')
@@ -557,7 +557,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'an override may take a limit of keys away and set another',
+        'an override may remove a key limit and set another',
         inWorld(async ({ holdfast, another }) => {
           await define(holdfast, byPath)
           await holdfast.overrideLimit('mail', { keyLimit: { concurrency: 2 } })
@@ -574,7 +574,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'an override is by field: what it does not name stays as it is, and null is no limit',
+        'an override is by field: a field that it does not name stays, and null means no limit',
         inWorld(async ({ holdfast }) => {
           const rate = { count: 10, windowMs: minute }
           await define(
@@ -606,7 +606,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
       )
 
       test(
-        'an override of a queue that does not exist, or of keys where the queue has none, is refused',
+        'an override of an unknown queue, or of a key limit that the queue does not have, is refused',
         inWorld(async ({ holdfast }) => {
           await define(holdfast, defineQueue('mail', { limit: { concurrency: 1 } }))
           const error = await rejects(holdfast.overrideLimit('mial', { limit: { concurrency: 1 } }), 'INVALID_OPTION')
@@ -638,7 +638,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
 function ofCallers(inSql: InSqlWorld): void {
   describe('in a caller’s transaction', () => {
     test(
-      'a job by name obeys the stored definition, and one whose key cannot be known is refused and leaves the transaction as it is',
+      'the stored definition applies to a job by name; one without a known limit key is refused and leaves the transaction usable',
       inSql(async ({ holdfast, another, sql }) => {
         await define(holdfast, defineQueue('mail', { ...wholeOptions, limit: { key: 'customer.id', concurrency: 1 } }))
         const mail = (await another()).queue('mail')
@@ -655,7 +655,7 @@ function ofCallers(inSql: InSqlWorld): void {
     )
 
     test(
-      'a process that enqueues by a definition only there defines the queue once, also where the first is rolled back',
+      'a process that only enqueues there defines the queue once, also if the first transaction is rolled back',
       inSql(async ({ holdfast, another, sql }) => {
         const mail = holdfast.queue(defineQueue('mail', { attempts: 2 }))
         const most = async (isCommitted: boolean) => {
@@ -667,7 +667,7 @@ function ofCallers(inSql: InSqlWorld): void {
         await most(false)
         assert.equal(await most(true), 2)
         await define(await another(), defineQueue('mail', { attempts: 3 }))
-        assert.equal(await most(true), 3, 'it does not fight')
+        assert.equal(await most(true), 3, 'it does not define again and again')
       }),
     )
   })
@@ -681,7 +681,7 @@ const wholeOptions = {
   priority: 3,
 } as const
 
-/** A process with the definition appears. */
+/** A new process uses the definition. */
 async function define(holdfast: Holdfast, definition: AnyDefinition): Promise<void> {
   const leases = await holdfast.claim([definition], { max: 1, lease: '1s' })
   await Promise.all(leases.map((lease) => lease.release()))

@@ -5,9 +5,9 @@ import { claimOne, heard, hour, minute, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function doctorTests(inWorld: InWorld): void {
-  describe('a doctor', () => {
+  describe('the doctor', () => {
     test(
-      'finds nothing wrong with jobs that go their way, whatever state they are in',
+      'finds nothing wrong with healthy jobs in any state',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany([1, 2, 3, 4].map((payload) => ({ payload })))
         await holdfast.queue('mail').enqueue(5, { delay: '1h', startBefore: new Date(Date.now() + 100 * hour) })
@@ -24,7 +24,7 @@ export function doctorTests(inWorld: InWorld): void {
     )
 
     test(
-      'tells of a worker that is gone, whose leases nobody takes back, until somebody sweeps',
+      'reports expired leases of a dead worker until a sweep rescues the jobs',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         await claimOne(holdfast, 'mail', { lease: '30s' })
@@ -42,7 +42,7 @@ export function doctorTests(inWorld: InWorld): void {
     )
 
     test(
-      'tells of due jobs that nobody promotes, and sweeps when it is to fix',
+      'reports due jobs that are not promoted, and sweeps if asked to fix',
       inWorld(async ({ holdfast, another, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1m' })
         await clock.advance(10 * minute)
@@ -60,7 +60,7 @@ export function doctorTests(inWorld: InWorld): void {
     )
 
     test(
-      'tells of a queue that nobody works on, of one that is paused, and of one that falls behind',
+      'reports a queue without a worker, a paused queue, and one that falls behind',
       inWorld(async ({ holdfast, clock }) => {
         for (const queue of ['idle', 'paused', 'busy'])
           await holdfast.queue(queue).enqueueMany([{ payload: 1 }, { payload: 2 }])
@@ -88,7 +88,7 @@ export function doctorTests(inWorld: InWorld): void {
     )
 
     test(
-      'tells of schedules that nobody fires, of those whose code is gone, and of what is none',
+      'reports schedules that are not fired, schedules that no code declares any more, and entries that are no schedule',
       inWorld(async ({ holdfast, another, clock }) => {
         const named = async (client: Holdfast) =>
           (await client.doctor())
@@ -102,7 +102,7 @@ export function doctorTests(inWorld: InWorld): void {
         assert.deepEqual(await named(holdfast), [['schedule-overdue', 'wrong', 'hourly']])
         await holdfast.sweep()
         assert.deepEqual(await named(holdfast), [['schedules', 'fine', undefined]])
-        const other = await another() // knows nothing of the code that declared them
+        const other = await another() // without the code that declared them
         await clock.advance(4 * hour)
         await other.sweep()
         await holdfast.kv.put('holdfast.schedule.odd', { cron: 7 })
@@ -114,13 +114,13 @@ export function doctorTests(inWorld: InWorld): void {
         const found = await finding(holdfast, 'schedule-undeclared')
         assert.match(found?.sentence ?? '', /^No program has declared schedule hourly for 4 h/)
         await holdfast.unschedule('odd')
-        await holdfast.sweep() // fires beside the code that declares them, which is told, too
+        await holdfast.sweep() // fires in the process that declares them, so that this is recorded too
         assert.deepEqual(await named(holdfast), [['schedules', 'fine', undefined]])
       }),
     )
 
     test(
-      'tells of a reaper that fails until it does no longer, and of one that nobody runs',
+      'reports a reaper while it fails, and one that no process runs',
       inWorld(async ({ holdfast, clock }) => {
         let error: Error | null = new Error('no such table: orders')
         const find = () => (error ? Promise.reject(error) : [{ id: 1 }])
@@ -150,7 +150,7 @@ export function doctorTests(inWorld: InWorld): void {
     )
 
     test(
-      'looks through a store that was opened read-only, and repairs nothing there',
+      'checks a store that was opened read-only, and repairs nothing there',
       inWorld(async ({ holdfast, another }) => {
         await holdfast.queue('mail').enqueue(1)
         const reader = await another({ readOnly: true })
@@ -161,7 +161,7 @@ export function doctorTests(inWorld: InWorld): void {
     )
 
     test(
-      'refuses options that there are not',
+      'refuses unknown options',
       inWorld(async ({ holdfast }) => {
         await rejects(holdfast.doctor({ cure: true } as DoctorOptions), 'INVALID_OPTION', { option: 'cure' })
         await rejects(holdfast.doctor({ patience: 'long' as never }), 'INVALID_OPTION', { option: 'patience' })
@@ -173,7 +173,7 @@ export function doctorTests(inWorld: InWorld): void {
 
 const ofJobs = ['leases-expired', 'jobs-not-promoted', 'jobs-astray', 'counts', 'integrity', 'queue-unattended']
 
-/** What is not fine. */
+/** The finding with this id, unless its severity is `fine`. */
 async function finding(holdfast: Holdfast, id: string): Promise<Finding | undefined> {
   return (await holdfast.doctor()).find((each) => each.id === id && each.severity !== 'fine')
 }

@@ -12,7 +12,7 @@ const taken = '0190a5b0-0000-7000-8000-000000000001'
 const twice = '0190a5b0-0000-7000-8000-000000000002'
 const strict = defineQueue('strict', { payload: z.object({ n: z.number() }) })
 
-// Each fails in its own way, after a put, a delete and a follow-up that would have been fine.
+// Each fails in its own way, after a put, a delete and a follow-up that would have succeeded.
 const failures: Readonly<Record<string, { code: ErrorCode; effects: Effects }>> = {
   'the id of a live job': {
     code: 'DUPLICATE_JOB_ID',
@@ -50,7 +50,7 @@ export function effectFailureTests(inWorld: InWorld): void {
   describe('effects that fail', () => {
     for (const [what, { code, effects }] of Object.entries(failures)) {
       test(
-        `${what} fails the job that asked for it and applies none of its effects`,
+        `${what} fails its job and applies none of its effects`,
         inWorld(async ({ holdfast, clock }) => {
           await holdfast.queue('receipt').enqueue('first', { id: taken, idempotencyKey: 'i' })
           await holdfast.kv.put('kept', true)
@@ -83,7 +83,7 @@ export function effectFailureTests(inWorld: InWorld): void {
     }
 
     test(
-      'one settlement whose effects fail does not touch those it meets',
+      'a settlement whose effects fail does not affect the settlements in the same flush',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('receipt').enqueue('first', { id: taken })
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
@@ -107,7 +107,7 @@ export function effectFailureTests(inWorld: InWorld): void {
     )
 
     test(
-      'a failing effect of dead and of cancelled fails the job the same way',
+      'a failing effect of a settlement as dead or cancelled fails the job in the same way',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('receipt').enqueue('first', { id: taken })
         const enqueue = [{ queue: 'receipt', payload: 2, id: taken }]
@@ -121,7 +121,7 @@ export function effectFailureTests(inWorld: InWorld): void {
     )
 
     test(
-      'a cancel whose effects fail is refused and the job waits on',
+      'a cancel whose effects fail is refused, and the job still waits',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         await holdfast.queue('receipt').enqueue('first', { id: taken })

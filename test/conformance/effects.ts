@@ -18,7 +18,7 @@ const effects: Effects = {
 const ends: Readonly<Record<string, (lease: Lease, world: World) => Promise<unknown>>> = {
   done: (lease) => lease.done('ok', effects),
   dead: (lease) => lease.dead(new Error('no'), effects),
-  'given up as cancelled': (lease) => lease.cancelled(effects),
+  'settled as cancelled': (lease) => lease.cancelled(effects),
   'cancelled while it waits': async (lease, { holdfast }) => {
     await lease.release()
     assert.equal(await holdfast.cancel(lease.job.id, { effects }), 'cancelled')
@@ -29,7 +29,7 @@ export function effectTests(inWorld: InWorld): void {
   describe('effects', () => {
     for (const [how, end] of Object.entries(ends)) {
       test(
-        `follow-up jobs, puts and deletes land with a job that is ${how}`,
+        `follow-up jobs, puts and deletes commit with a job that is ${how}`,
         inWorld(async (world) => {
           const { holdfast } = world
           await holdfast.kv.put('draft', 'text')
@@ -44,7 +44,7 @@ export function effectTests(inWorld: InWorld): void {
     }
 
     test(
-      'a follow-up takes every enqueue option, and a put its time to live',
+      'a follow-up accepts every enqueue option, and a put a time to live',
       inWorld(async ({ holdfast, clock }) => {
         const id = randomUUID()
         const startBefore = new Date(clock.now() + 10 * minute)
@@ -70,7 +70,7 @@ export function effectTests(inWorld: InWorld): void {
     )
 
     test(
-      'a follow-up that meets a dedup holder is skipped and says so, and the rest lands',
+      'a follow-up whose dedup key has a holder is answered as a duplicate, and the other effects commit',
       inWorld(async ({ holdfast }) => {
         const holder = await holdfast.queue('receipt').enqueue('holder', { dedup: { key: 'k' } })
         const first = await holdfast.queue('receipt').enqueue('same', { idempotencyKey: 'i' })
@@ -96,7 +96,7 @@ export function effectTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job may enqueue its successor under its own dedup key, which its end has free_releases',
+      'a job may enqueue its successor under its own dedup key, which its end releases',
       inWorld(async ({ holdfast }) => {
         const dedup = { key: 'k' }
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup })
@@ -110,7 +110,7 @@ export function effectTests(inWorld: InWorld): void {
     )
 
     test(
-      'a value put and deleted by the same settlement is gone',
+      'a value that one settlement puts and deletes does not exist afterwards',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)
         await (await claimOne(holdfast, 'mail')).done(null, { put: [{ key: 'k', value: 1 }], delete: ['k', 'absent'] })

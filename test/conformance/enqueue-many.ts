@@ -7,7 +7,7 @@ import type { InWorld } from './world.ts'
 export function enqueueManyTests(inWorld: InWorld): void {
   describe('enqueue many', () => {
     test(
-      'jobs enqueued together each have their own options and come off in the given order',
+      'jobs enqueued together have their own options and are claimed in the given order',
       inWorld(async ({ holdfast, clock }) => {
         const answers = await holdfast
           .queue('mail')
@@ -38,7 +38,7 @@ export function enqueueManyTests(inWorld: InWorld): void {
     )
 
     test(
-      'one duplicate id among many refuses them all, and none is there',
+      'one duplicate id among many refuses them all, and none is stored',
       inWorld(async ({ holdfast }) => {
         const id = randomUUID()
         await holdfast.queue('mail').enqueue('first', { id })
@@ -92,7 +92,7 @@ export function enqueueManyTests(inWorld: InWorld): void {
     )
 
     test(
-      'enqueues that meet fail alone: one duplicate id does not touch its neighbours',
+      'of enqueues in the same flush one with a duplicate id fails alone',
       inWorld(async ({ holdfast }) => {
         const id = randomUUID()
         await holdfast.queue('mail').enqueue('first', { id })
@@ -106,7 +106,7 @@ export function enqueueManyTests(inWorld: InWorld): void {
     )
 
     test(
-      'hundreds of concurrent enqueues by two clients all land, once each',
+      'hundreds of concurrent enqueues by two clients are all stored, once each',
       inWorld(async ({ holdfast, another }) => {
         const clients = [holdfast, await another()]
         const answers = await Promise.all(

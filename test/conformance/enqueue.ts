@@ -7,7 +7,7 @@ import type { InWorld } from './world.ts'
 export function enqueueTests(inWorld: InWorld): void {
   describe('enqueue', () => {
     test(
-      'an enqueued job is ready at once and keeps everything it was given',
+      'an enqueued job is ready at once and has all its options',
       inWorld(async ({ holdfast, clock }) => {
         const id = randomUUID()
         const startBefore = new Date(clock.now() + 1_000)
@@ -47,7 +47,7 @@ export function enqueueTests(inWorld: InWorld): void {
     )
 
     test(
-      'the attempts of the queue count unless the job has its own',
+      'a job has the attempts of its queue unless it sets its own',
       inWorld(async ({ holdfast }) => {
         const queue = holdfast.queue('mail', { attempts: 2 })
         const [plain, own] = await queue.enqueueMany([{ payload: 1 }, { payload: 2, attempts: 9 }])
@@ -57,7 +57,7 @@ export function enqueueTests(inWorld: InWorld): void {
     )
 
     test(
-      'a claimed job says what it was given, and its timeout is its own, else the queue’s, else 10 minutes',
+      'a claimed job has all its options; its timeout is its own, else that of the queue, else 10 minutes',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueue({ n: 1 }, { headers: { a: 'b' }, priority: 2, attempts: 3, timeout: '1s' })
         const { job } = await claimOne(holdfast, 'mail')
@@ -73,7 +73,7 @@ export function enqueueTests(inWorld: InWorld): void {
     )
 
     test(
-      'what is enqueued is there for every other client at once',
+      'every other client sees an enqueued job at once',
       inWorld(async ({ holdfast, another }) => {
         const other = await another()
         const { id } = await holdfast.queue('mail').enqueue('hello')
@@ -83,7 +83,7 @@ export function enqueueTests(inWorld: InWorld): void {
     )
 
     test(
-      'a second live job with the same id is refused and changes nothing, whatever the first is doing',
+      'a second job with the id of a live one is refused and changes nothing, whatever the state of the first',
       inWorld(async ({ holdfast }) => {
         const [ready, scheduled, running] = [randomUUID(), randomUUID(), randomUUID()]
         await holdfast.queue('mail').enqueue('first', { id: running })
@@ -100,7 +100,7 @@ export function enqueueTests(inWorld: InWorld): void {
     )
 
     test(
-      'the id of a finished job may be used again, and reads answer with the newest',
+      'the id of a finished job may be used again, and reads return the newest job',
       inWorld(async ({ holdfast, clock }) => {
         const id = randomUUID()
         for (const payload of ['first', 'second', 'third']) {

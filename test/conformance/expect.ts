@@ -1,4 +1,4 @@
-// What tests say often.
+// Assertions and steps that many tests use.
 import assert from 'node:assert/strict'
 import type { JobInfo } from '../../src/client/job-info.ts'
 import type { QueueInfo } from '../../src/client/queues.ts'
@@ -14,7 +14,7 @@ export const minute = 60_000
 export const hour = 60 * minute
 export const day = 24 * hour
 
-/** The promise is refused with this code and, where given, these facts. */
+/** Asserts that the promise is rejected with this code and, if given, these facts. */
 export async function rejects(
   refused: Promise<unknown>,
   code: ErrorCode,
@@ -41,7 +41,7 @@ export async function claimOne(
   return lease
 }
 
-/** Claims until nothing is left, one by one, and answers the payloads in that order. The jobs stay claimed. */
+/** Claims one by one until no job is left, and returns the payloads in that order. The jobs stay claimed. */
 export async function claimOrder(holdfast: Holdfast, queues: readonly string[] | '*'): Promise<unknown[]> {
   const payloads: unknown[] = []
   for (;;) {
@@ -78,7 +78,7 @@ export async function queueInfo(holdfast: Holdfast, name: string): Promise<Queue
   return info
 }
 
-/** Everything a client can see, to compare before and after. */
+/** Everything that a client can read, to compare before and after. */
 export async function everything(holdfast: Holdfast): Promise<unknown> {
   return {
     jobs: await allJobs(holdfast),
@@ -87,7 +87,7 @@ export async function everything(holdfast: Holdfast): Promise<unknown> {
   }
 }
 
-/** A dead job: enqueued, claimed, given up. */
+/** A dead job: enqueued, claimed, settled as dead. */
 export async function deadJob(
   holdfast: Holdfast,
   queue: string | AnyDefinition,
@@ -99,7 +99,7 @@ export async function deadJob(
   return id
 }
 
-/** The next so many events of this name; listen before what causes them. */
+/** Resolves with the next `count` events of this name. Call it before the action that causes them. */
 export function heard<Name extends EventName>(
   holdfast: Holdfast,
   name: Name,
@@ -107,7 +107,7 @@ export function heard<Name extends EventName>(
 ): Promise<HoldfastEvents[Name][]> {
   const { promise, resolve, reject } = Promise.withResolvers<HoldfastEvents[Name][]>()
   const events: HoldfastEvents[Name][] = []
-  const late = setTimeout(() => reject(new Error(`heard ${events.length} of ${count} ${name}`)), 20_000)
+  const late = setTimeout(() => reject(new Error(`got ${events.length} of ${count} ${name} events`)), 20_000)
   const stop = holdfast.on(name, (event) => {
     events.push(event)
     if (events.length < count) return
@@ -118,7 +118,7 @@ export function heard<Name extends EventName>(
   return promise
 }
 
-/** Resolves once the signal has aborted, with the reason. */
+/** Resolves with the reason when the signal aborts. */
 export function abortOf(signal: AbortSignal): Promise<unknown> {
   if (signal.aborted) return Promise.resolve(signal.reason)
   return new Promise((resolve) => signal.addEventListener('abort', () => resolve(signal.reason), { once: true }))

@@ -1,4 +1,4 @@
-// Why is this job not running? One sentence, and the facts as fields.
+// `explain`: why a job is not running, as one sentence, with the facts as fields.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -10,7 +10,7 @@ import type { InWorld } from './world.ts'
 export function explainTests(inWorld: InWorld): void {
   describe('explain', () => {
     test(
-      'a job that waits for a time: until when, and after what',
+      'a scheduled job: until when it waits, and why',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1m' })
         const { why, sentence, facts, state, queue } = await holdfast.explain(id)
@@ -28,7 +28,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'a queue that is paused: by whom, since when',
+      'a paused queue: by which caller, since when',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         await holdfast.pause('mail', { by: 'ada' })
@@ -47,7 +47,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'a batch that is paused, or has no room',
+      'a batch that is paused, or has no free slot',
       inWorld(async ({ holdfast }) => {
         const batch = await holdfast.batch({ name: 'b', concurrency: 1 }, numbered(2))
         const lease = await claimOne(holdfast, 'mail')
@@ -65,7 +65,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'a key without room: which limit, who has it, how many come before',
+      'a limit key without a free slot: which limit, which jobs use it, how many come before',
       inWorld(async ({ holdfast }) => {
         const mail = defineQueue<{ to: string }>('mail', { limit: { key: ({ to }) => to, concurrency: 1 } })
         const queue = holdfast.queue(mail)
@@ -83,7 +83,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'a key whose starts are used up: until when',
+      'a limit key whose starts are used up: until when',
       inWorld(async ({ holdfast, clock }) => {
         const limit = { key: ({ to }: { to: string }) => to, rate: { count: 1, per: '1m' as const } }
         const mail = defineQueue<{ to: string }>('mail', { limit })
@@ -98,7 +98,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'a key whose starts are used up in part and reserved for the rest',
+      'a limit key whose starts are partly used and partly reserved',
       inWorld(async ({ holdfast, clock }) => {
         const limit = { key: ({ to }: { to: string }) => to, rate: { count: 2, per: '1m' as const } }
         const queue = holdfast.queue(defineQueue<{ to: string }>('mail', { limit }))
@@ -114,7 +114,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'a queue without room, or whose starts are used up',
+      'a queue without a free slot, or whose starts are used up',
       inWorld(async ({ holdfast, clock }) => {
         const one = defineQueue<number>('one', { limit: { concurrency: 1 } })
         await holdfast.queue(one).enqueue(1)
@@ -132,7 +132,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'no worker is there for its queue; one that starts is known, and one that stops is forgotten',
+      'a queue without a worker; a worker that starts is known, and one that stops is removed',
       inWorld(async ({ holdfast, another }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { priority: 9 })
         const alone = await holdfast.explain(id)
@@ -153,7 +153,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'ready, and how many come before it',
+      'a ready job: how many come before it',
       inWorld(async ({ holdfast, another }) => {
         const worker = (await another()).work('*', () => new Promise(() => undefined), { concurrency: 1, unwind: 0 })
         const started = heard(holdfast, 'job.enqueued')
@@ -172,7 +172,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'jobs of an earlier priority come before it as well',
+      'a ready job: jobs of a more urgent priority come before it too',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue('late', { priority: 7 })
         for (const priority of [0, 5, 5]) await holdfast.queue('mail').enqueue(priority, { priority })
@@ -184,7 +184,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'held though there is room: the next sweep lets it in',
+      'a job that is held although a slot is free: the next sweep admits it',
       inWorld(async ({ holdfast }) => {
         const key = ({ to }: { to: string }) => to
         const one = defineQueue<{ to: string }>('mail', { limit: { key, concurrency: 1 } })
@@ -204,7 +204,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'running: where, since when, and whether it was asked to give up',
+      'a running job: where, since when, and whether a cancel was requested',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         await claimOne(holdfast, 'mail', { worker: 'w1', lease: '1m' })
@@ -221,7 +221,7 @@ export function explainTests(inWorld: InWorld): void {
     )
 
     test(
-      'what has ended: done, dead with its last error, cancelled; JOB_NOT_FOUND for what never was',
+      'an ended job: done, dead with its last error, cancelled; JOB_NOT_FOUND for an unknown one',
       inWorld(async ({ holdfast, clock }) => {
         const [done, dead, cancelled] = await holdfast
           .queue('mail')
@@ -230,13 +230,13 @@ export function explainTests(inWorld: InWorld): void {
         await (await claimOne(holdfast, 'mail')).dead(new Error('no such user.'))
         await holdfast.cancel(cancelled?.id as string)
         await clock.advance(2_000)
-        const told = async (id: string | undefined) => {
+        const explained = async (id: string | undefined) => {
           const { why, sentence } = await holdfast.explain(id as string)
           return [why, sentence]
         }
-        assert.deepEqual(await told(done?.id), ['done', 'The job is done: it ended 2 s ago in attempt 1.'])
-        assert.deepEqual(await told(dead?.id), ['dead', 'The job died 2 s ago after 1 attempt: no such user.'])
-        assert.deepEqual(await told(cancelled?.id), ['cancelled', 'The job was cancelled 2 s ago.'])
+        assert.deepEqual(await explained(done?.id), ['done', 'The job is done: it ended 2 s ago in attempt 1.'])
+        assert.deepEqual(await explained(dead?.id), ['dead', 'The job died 2 s ago after 1 attempt: no such user.'])
+        assert.deepEqual(await explained(cancelled?.id), ['cancelled', 'The job was cancelled 2 s ago.'])
         await rejects(holdfast.explain('01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f81'), 'JOB_NOT_FOUND')
         await rejects(holdfast.explain('nonsense'), 'INVALID_ID')
       }),
@@ -244,7 +244,7 @@ export function explainTests(inWorld: InWorld): void {
   })
 }
 
-/** Waits until so many workers have made themselves known. */
+/** Waits until so many workers have written their presence. */
 async function known(holdfast: Holdfast, count: number): Promise<void> {
   while ((await holdfast.workers()).length < count) await new Promise((resolve) => setTimeout(resolve, 5))
 }

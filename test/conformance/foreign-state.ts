@@ -1,7 +1,8 @@
-// Schedules, gates, reapers, workers and inboxes keep their state in the key-value store, where every program may write. What
-// another program wrote there, or half of what we wrote, reads as nothing: it ends no loop, and its neighbours go on.
+// Schedules, gates, reapers, workers and inboxes keep their state in the key-value store, where every program may write. An entry
+// that another program has overwritten, or half of an entry of ours, reads as absent. It ends no loop, and affects no other
+// entry.
 //
-//   HOLDFAST_FOREIGN_SEED=1 npm test -- test/conformance      draws what seed 1 draws
+//   HOLDFAST_FOREIGN_SEED=1 npm test -- test/conformance      replays seed 1
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import fc from 'fast-check'
@@ -10,13 +11,13 @@ import { heard, hour, readJob } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 const seed = Number(process.env['HOLDFAST_FOREIGN_SEED'] ?? Date.now() % 0x7fffffff)
-/** Values of each kind of entry that are tried at once. */
+/** How many values of each kind of entry are tried at once. */
 const valuesTried = 60
 
 export function foreignStateTests(inWorld: InWorld): void {
-  describe('state that another program has written over', () => {
+  describe('state that another program has overwritten', () => {
     test(
-      'stops neither schedules, reapers, gates and inboxes beside it, nor what shows them',
+      'stops no other schedule, reaper, gate or inbox, and no listing of them',
       inWorld(async ({ holdfast, clock }, t) => {
         t.diagnostic(`HOLDFAST_FOREIGN_SEED=${seed}`)
         const real = await realState(holdfast)
@@ -37,7 +38,7 @@ export function foreignStateTests(inWorld: InWorld): void {
     )
 
     test(
-      'a reaper whose turn was written over takes its turn',
+      'does not keep a reaper from running, if its last run was overwritten',
       inWorld(async ({ holdfast }, t) => {
         t.diagnostic(`HOLDFAST_FOREIGN_SEED=${seed}`)
         const turn = { turnAt: 1, everyMs: 3_600_000, failure: { since: 1, error: 'x' } }
@@ -60,7 +61,7 @@ interface Entry {
   readonly value: unknown
 }
 
-/** One entry of every kind, as it is really written. */
+/** One entry of every kind, as the client writes it. */
 async function realState(holdfast: Holdfast): Promise<Entry[]> {
   const dedup = { key: 'report', scope: { window: '1h' } } as const
   const job = { priority: 2, headers: { team: 'sales' }, dedup, payload: { n: 1 } }
@@ -86,13 +87,13 @@ async function entriesUnder(holdfast: Holdfast, prefix: string): Promise<Entry[]
   return entries.map(({ key, value }) => ({ key, value }))
 }
 
-/** A key of the same kind that comes behind it. */
+/** A key of the same kind that sorts after it. */
 function siblingOf(key: string, i: number): string {
   if (key.startsWith('holdfast.inbox.')) return key.slice(0, -12) + i.toString(16).padStart(12, '0')
   return `${key}${i}`
 }
 
-/** The value with one or two of its parts exchanged for something else, or any JSON at all. */
+/** The value with one or two parts replaced by something else, or any other JSON. */
 function garbled(value: unknown): fc.Arbitrary<unknown> {
   const paths = pathsIn(value)
   const number = fc.constantFrom(0, -1, 1.5, 1e15, -1e15, 8.64e15, 1e300, Number.MAX_SAFE_INTEGER)
@@ -122,7 +123,7 @@ function plain(value: unknown): unknown {
   return value === undefined ? null : JSON.parse(JSON.stringify(value))
 }
 
-/** Everything that reads such state answers, and every time in it is one. */
+/** Everything that reads such state answers, with valid times only. */
 async function allIsShown(holdfast: Holdfast): Promise<void> {
   const { id } = await holdfast.queue('mail').enqueue(2)
   const schedules = await holdfast.schedules()
@@ -130,7 +131,7 @@ async function allIsShown(holdfast: Holdfast): Promise<void> {
   const shown = [schedules, await holdfast.workers(), await holdfast.gates(), await holdfast.explain(id)]
   const pickups = await Array.fromAsync(holdfast.inbox('extracted'))
   assert.ok(pickups.length >= 1)
-  for (const date of datesIn([shown, pickups])) assert.ok(!Number.isNaN(date.getTime()), 'a time that is none')
+  for (const date of datesIn([shown, pickups])) assert.ok(!Number.isNaN(date.getTime()), 'an invalid time')
   assert.ok((await holdfast.doctor()).length > 0)
 }
 

@@ -1,7 +1,7 @@
-// Payloads at random: plain data with the texts and keys that trip databases, and everything that is not plain data.
+// Random payloads: plain data with strings and keys that databases handle badly, and everything that is not plain data.
 import fc from 'fast-check'
 
-/** Any code units, halves of characters and NUL included. */
+/** Any code units, including lone surrogates and NUL. */
 const anyText = fc.oneof(
   fc.constantFrom(
     '',
@@ -61,7 +61,7 @@ const anything = fc.anything({
   maxDepth: 3,
 } as fc.ObjectConstraints)
 
-/** Mostly data that is nearly plain: a place somewhere in it holds anything at all. */
+/** Mostly plain data with one arbitrary value somewhere in it. */
 export const oddPayload: fc.Arbitrary<unknown> = fc.oneof(
   anything,
   plainPayload,
@@ -69,7 +69,7 @@ export const oddPayload: fc.Arbitrary<unknown> = fc.oneof(
   fc.tuple(plainPayload, anything).map(([a, b]) => [a, [b]]),
 )
 
-/** What a reader finds: the same data. Absent and undefined read the same, and so do 0 and -0. */
+/** What a read returns: the same data. Absent and undefined read the same, and so do 0 and -0. */
 export function asRead(value: unknown): unknown {
   if (value === undefined) return null
   if (Object.is(value, -0)) return 0

@@ -1,4 +1,4 @@
-// Every public verb, and how to draw arguments for it: some good, some bad, some of another kind altogether.
+// Every public verb, and how its arguments are drawn: valid ones, invalid ones, and values of another type.
 import fc from 'fast-check'
 import type { Holdfast } from '../../src/holdfast.ts'
 import type { Lease } from '../../src/lease/lease.ts'
@@ -10,13 +10,13 @@ export interface Hands {
   lease(): Promise<Lease>
 }
 
-// biome-ignore lint/suspicious/noExplicitAny: arguments of every kind are the point
+// biome-ignore lint/suspicious/noExplicitAny: arguments of every type are drawn on purpose
 export type Called = (hands: Hands, args: any[]) => unknown
 
 export type JobArgument = '@ready' | '@held' | '@dead' | '@scheduled' | '@absent'
 
 interface Verb {
-  /** A job argument stands for the id of such a job. */
+  /** A job argument is replaced by the id of such a job. */
   readonly args: fc.Arbitrary<unknown[]>
   readonly call: Called
 }
@@ -62,7 +62,7 @@ function good(...values: readonly unknown[]): fc.Arbitrary<unknown> {
   return fc.oneof({ weight: 2, arbitrary: fc.constantFrom(...values) }, { weight: 1, arbitrary: odd })
 }
 
-/** Some of these options, each good or odd; or something that is no such object. */
+/** Some of these options, each valid or unusual, or a value that is no options object. */
 function options(values: Readonly<Record<string, fc.Arbitrary<unknown>>>): fc.Arbitrary<unknown> {
   return fc.oneof(
     { weight: 8, arbitrary: fc.record(values, { requiredKeys: [] }) },
@@ -78,7 +78,7 @@ function listOf(value: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> {
 const id = good('@ready', '@held', '@dead', '@scheduled', '@absent', someId.slice(1), `{${someId}}`)
 const name = good('mail', 'post', 'a b', 'x'.repeat(255), 'x'.repeat(256), 'ü')
 const duration = good(0, 1, '1s', '1.5h', '36525d', '36526d', -1, 'soon')
-/** What a call waits for: never long, however it was drawn. */
+/** How long a call waits: never long, whatever is drawn. */
 const wait = fc.constantFrom<unknown>(0, 1, '2ms', -1, Number.NaN, Number.POSITIVE_INFINITY, 'soon', null, {}, 1n)
 const time = good(
   new Date(0),
@@ -114,18 +114,8 @@ const effects = options({
   put: listOf(options({ key, value: odd, ttl: duration })),
   delete: listOf(key),
 })
-/** Places that no store has, as `next` would write them. */
-const noPlaces = [
-  ['mail'],
-  ['mail', 1],
-  ['mail', 9, 1, 1],
-  ['ground', 1, -1],
-  ['ground', 'ready', 0, 0],
-  [],
-  {},
-  null,
-  5,
-]
+/** Cursors that no store has written, in the form of `next`. */
+const noPlaces = [['mail'], ['mail', 1], ['mail', 9, 1, 1], ['empty', 1, -1], ['empty', 'ready', 0, 0], [], {}, null, 5]
 const mark = good(...noPlaces.map((place) => Buffer.from(JSON.stringify(place)).toString('base64url')))
 const definition = {
   attempts,
@@ -259,7 +249,7 @@ export const verbs: Readonly<Record<string, Verb>> = {
   job: { args: fc.tuple(id), call: ({ holdfast }, [job]) => holdfast.job(job) },
   jobs: {
     args: fc.tuple(
-      options({ queue: good('mail', 'ground'), state: good('ready', 'lost'), limit: good(1, 1_001), after: mark }),
+      options({ queue: good('mail', 'empty'), state: good('ready', 'lost'), limit: good(1, 1_001), after: mark }),
     ),
     call: ({ holdfast }, [filter]) => holdfast.jobs(filter),
   },

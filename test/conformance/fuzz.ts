@@ -1,9 +1,11 @@
-// Every verb with every kind of bad argument, drawn at random. Whatever is handed over, the call succeeds or is refused with
-// a HoldfastError whose sentence can be read; it is refused with the same code by every store (a second store, in memory, is
-// asked the same); it ends; and a neighbour never notices.
+// Every verb with every kind of bad argument, drawn at random. For every call:
+// - It succeeds, or is refused with a HoldfastError that has a readable sentence.
+// - Every store refuses it with the same code. A second store, in memory, gets the same call.
+// - It ends.
+// - It does not affect another job.
 //
-//   HOLDFAST_FUZZ_SEED=1 npm test -- test/conformance/sqlite-file.test.ts      draws what seed 1 draws
-//   HOLDFAST_FUZZ_RUNS=5000 npm test -- test/conformance/sqlite-file.test.ts   looks longer
+//   HOLDFAST_FUZZ_SEED=1 npm test -- test/conformance/sqlite-file.test.ts      replays seed 1
+//   HOLDFAST_FUZZ_RUNS=5000 npm test -- test/conformance/sqlite-file.test.ts   makes more runs
 import assert from 'node:assert/strict'
 import { describe, type TestContext, test } from 'node:test'
 import fc from 'fast-check'
@@ -17,7 +19,7 @@ import { asRead, oddPayload, plainPayload } from './fuzz-payloads.ts'
 import { type Called, type JobArgument, verbs } from './fuzz-verbs.ts'
 import type { InWorld, World } from './world.ts'
 
-/** Codes a caller's argument can lead to. STORE_UNAVAILABLE, CLOSED and the like would blame somebody else for it. */
+/** Codes that a bad argument may lead to. STORE_UNAVAILABLE, CLOSED and the like would name a wrong cause. */
 const callersCodes = new Set<string>([
   ...['INVALID_OPTION', 'INVALID_NAME', 'INVALID_ID', 'INVALID_PAYLOAD', 'INVALID_STATE', 'JOB_NOT_FOUND'],
   ...['PAYLOAD_TOO_LARGE', 'RESULT_TOO_LARGE', 'KV_VALUE_TOO_LARGE', 'DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'],
@@ -30,9 +32,9 @@ const messageMax = 1_000
 export function fuzzTests(inWorld: InWorld): void {
   describe('bad input, drawn at random', () => {
     test(
-      'every verb succeeds or says what is wrong, as every store does, and nobody else notices',
+      'every verb succeeds or says what is wrong, the same on every store, and affects no other job',
       inWorld(async (world, t) => {
-        tellSeed(t)
+        printSeed(t)
         await using pair = await Pair.open(world)
         for (const [name, { args, call }] of Object.entries(verbs)) {
           await t.test(name, async () => {
@@ -47,15 +49,15 @@ export function fuzzTests(inWorld: InWorld): void {
     )
 
     test(
-      'a payload, result or value is refused with its path or comes back exactly as it was',
+      'a payload, result or value is refused with its path or is read back unchanged',
       inWorld(async ({ holdfast }, t) => {
-        tellSeed(t)
+        printSeed(t)
         const read = new Map<string, unknown>()
         const look = fc.asyncProperty(oddPayload, async (payload) => {
           const id = newId()
           const enqueued = await outcome(() => holdfast.queue('mail').enqueue(payload, { id }))
           const put = await outcome(() => holdfast.kv.put(id, payload))
-          assert.equal(enqueued.code, put.code, 'refused as a payload and as a value, or as neither')
+          assert.equal(enqueued.code, put.code, 'refused both as a payload and as a value, or as neither')
           if (enqueued.code !== null) return assert.equal(enqueued.code, 'INVALID_PAYLOAD')
           read.set(id, asRead(payload))
           assert.deepEqual((await holdfast.kv.get(id))?.value, asRead(payload))
@@ -66,14 +68,14 @@ export function fuzzTests(inWorld: InWorld): void {
           await lease.done(read.get(lease.job.id))
           assert.deepEqual((await readJob(holdfast, lease.job.id)).result, read.get(lease.job.id))
         }
-        assert.equal((await holdfast.stats('mail')).done, read.size, 'all that was accepted was claimed')
+        assert.equal((await holdfast.stats('mail')).done, read.size, 'every accepted job was claimed')
       }),
     )
 
     test(
       'plain JSON data is always accepted',
       inWorld(async ({ holdfast }, t) => {
-        tellSeed(t)
+        printSeed(t)
         const look = fc.asyncProperty(plainPayload, async (payload) => {
           const { id } = await holdfast.queue('mail').enqueue(payload)
           assert.deepEqual((await readJob(holdfast, id)).payload, asRead(payload))
@@ -84,7 +86,7 @@ export function fuzzTests(inWorld: InWorld): void {
   })
 }
 
-function tellSeed(t: TestContext): void {
+function printSeed(t: TestContext): void {
   t.diagnostic(`HOLDFAST_FUZZ_SEED=${seed}`)
 }
 
@@ -114,7 +116,7 @@ async function outcome(call: () => unknown): Promise<Outcome> {
   }
 }
 
-/** The store under test and one to compare with, on which the same is done. */
+/** The store under test and a second store that gets the same calls. */
 class Pair implements AsyncDisposable {
   readonly #sides: readonly Side[]
   readonly #reference: Holdfast
@@ -154,7 +156,7 @@ class Side {
   readonly #neighbour: string
   readonly #before: unknown
 
-  /** The neighbour waits in a queue that is paused, so that claims from all queues leave it alone. */
+  /** The neighbour is a job in a paused queue, so that claims from all queues do not take it. */
   static async prepare(holdfast: Holdfast, neighbour: string): Promise<Side> {
     const options = { id: neighbour, headers: { a: 'b' }, dedup: { key: 'k' }, idempotencyKey: 'i', priority: 0 }
     await holdfast.pause('neighbour')
@@ -169,13 +171,13 @@ class Side {
     this.#before = before
   }
 
-  /** `id` is the job's that the arguments speak of, if they do. */
+  /** `id` is the job in the arguments, if there is one. */
   async judge(call: Called, drawn: readonly unknown[], id: string): Promise<Outcome> {
     const args: unknown[] = []
     for (const arg of drawn) args.push(isJob(arg) ? await jobs[arg](this.#holdfast, id) : arg)
     const lease = () => heldJob(this.#holdfast)
     const judged = await outcome(() => call({ holdfast: this.#holdfast, lease }, args))
-    assert.deepEqual(await neighbourhood(this.#holdfast, this.#neighbour), this.#before, 'the neighbour is untouched')
+    assert.deepEqual(await neighbourhood(this.#holdfast, this.#neighbour), this.#before, 'the neighbour is unchanged')
     return judged
   }
 
@@ -194,7 +196,7 @@ function neighbourhood(holdfast: Holdfast, id: string): Promise<unknown> {
   return Promise.all([readJob(holdfast, id), holdfast.kv.get('neighbour')])
 }
 
-/** Makes the job that an argument stands for; answers its id. */
+/** Creates the job that an argument asks for, and returns its id. */
 const jobs: Readonly<Record<JobArgument, (holdfast: Holdfast, id: string) => Promise<string>>> = {
   '@ready': async (holdfast, id) => (await holdfast.queue('ready').enqueue(1, { id })).id,
   '@scheduled': async (holdfast, id) => (await holdfast.queue('ready').enqueue(1, { id, delay: '1h' })).id,

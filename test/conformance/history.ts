@@ -6,7 +6,7 @@ import type { InWorld } from './world.ts'
 export function historyTests(inWorld: InWorld): void {
   describe('history', () => {
     test(
-      'every attempt is remembered: when, by which worker, how it ended, with what error',
+      'every attempt is recorded: when, by which worker, how it ended, with which error',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const times: number[] = []
@@ -62,7 +62,7 @@ export function historyTests(inWorld: InWorld): void {
     )
 
     test(
-      'whatever was thrown is kept as text, and never breaks the settlement',
+      'every thrown value is kept as text, and none breaks the settlement',
       inWorld(async ({ holdfast }) => {
         const circular: Record<string, unknown> = {}
         circular['self'] = circular
@@ -86,7 +86,7 @@ export function historyTests(inWorld: InWorld): void {
     )
 
     test(
-      'error text is cut to 8 KiB, in whatever script',
+      'error text is cut to 8 KiB, in any script',
       inWorld(async ({ holdfast }) => {
         for (const letter of ['x', '漢', '😀']) {
           const { id } = await holdfast.queue('mail').enqueue(1)

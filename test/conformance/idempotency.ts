@@ -8,7 +8,7 @@ const idempotencyKey = 'order-17'
 export function idempotencyTests(inWorld: InWorld): void {
   describe('idempotency', () => {
     test(
-      'the same key with the same payload answers with the first job, also from another client',
+      'the same key with the same payload is answered with the first job, also from another client',
       inWorld(async ({ holdfast, another }) => {
         const { id, status } = await holdfast.queue('mail').enqueue({ a: 1, b: [2] }, { idempotencyKey })
         assert.equal(status, 'created')
@@ -53,7 +53,7 @@ export function idempotencyTests(inWorld: InWorld): void {
     )
 
     test(
-      'the first job and its result are answered after it is done, too',
+      'the first job is answered, and its result readable, also after it is done',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue('p', { idempotencyKey })
         await (await claimOne(holdfast, 'mail')).done({ sent: true })
@@ -82,7 +82,7 @@ export function idempotencyTests(inWorld: InWorld): void {
     )
 
     test(
-      'the key is free once retention has swept the job',
+      'the key is released when the job is pruned',
       inWorld(async ({ holdfast, clock }) => {
         const first = await holdfast.queue('mail').enqueue(1, { idempotencyKey })
         await (await claimOne(holdfast, 'mail')).done()
@@ -94,7 +94,7 @@ export function idempotencyTests(inWorld: InWorld): void {
     )
 
     test(
-      'the key is free at once where nothing is retained',
+      'the key is released at the end of the job if nothing is retained',
       inWorld(async ({ holdfast }) => {
         const queue = holdfast.queue('mail', { retain: { done: 0 } })
         await queue.enqueue(1, { idempotencyKey })

@@ -1,4 +1,4 @@
-// The pickup inbox: what a handler offers waits for somebody to accept it, and comes back if nobody does.
+// The inbox: a value that a handler offers waits to be accepted. If its time is over before that, the job runs again.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Batch } from '../../src/batch/batch.ts'
@@ -11,7 +11,7 @@ import type { InWorld } from './world.ts'
 export function inboxTests(inWorld: InWorld): void {
   describe('the inbox', () => {
     test(
-      'what a handler offers waits there with its job’s id, queue and batch; the job waits too, at no cost',
+      'has the offer of a handler with id, queue and batch of its job; the job waits too, without costing an attempt',
       inWorld(async ({ holdfast, clock }) => {
         const { batch, pickup } = await offered(holdfast, { text: 'hello' })
         const { id, queue, batch: of, attempt, value, expiresAt } = pickup
@@ -27,7 +27,7 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
-      'accepted, the job is done with result, outcome and effects, and its batch with it, in one transaction',
+      'an accept makes the job done with result, outcome and effects, and finishes its batch, in one transaction',
       inWorld(async ({ holdfast, another }) => {
         const { batch, pickup } = await offered(holdfast, 1)
         const elsewhere = (await another()).inbox('extracted')
@@ -50,7 +50,7 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
-      'of two who accept at the same time one wins, and the other is told',
+      'of two accepts at the same time one wins, and the other is refused',
       inWorld(async ({ holdfast, another }) => {
         const { pickup, batch } = await offered(holdfast, 1)
         const other = await (await another()).inbox('extracted').get(pickup.id)
@@ -62,7 +62,7 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
-      'rejected, the job runs again at once and knows why; the pickup is gone',
+      'a reject runs the job again at once with the reason, and removes the offer',
       inWorld(async ({ holdfast }) => {
         const { pickup } = await offered(holdfast, 1)
         await pickup.reject('unreadable')
@@ -75,7 +75,7 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
-      'taken by nobody, it goes when its time is over, and the job comes back: the batch does not hang',
+      'an offer that is not accepted expires, and the job runs again: the batch does not hang',
       inWorld(async ({ holdfast, clock }) => {
         const { batch, pickup } = await offered(holdfast, 1)
         await clock.advance(day - minute)
@@ -92,7 +92,7 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job that is cancelled while it waits there is cancelled, and cannot be accepted',
+      'a job that is cancelled while its offer waits is cancelled, and the offer cannot be accepted',
       inWorld(async ({ holdfast }) => {
         const { batch, pickup } = await offered(holdfast, 1)
         await batch.cancel()
@@ -105,7 +105,7 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
-      'a second offer of the same job replaces the first, which cannot be accepted any more',
+      'a second offer of the same job replaces the first, which can no longer be accepted',
       inWorld(async ({ holdfast }) => {
         const { pickup } = await offered(holdfast, 'first')
         const snoozed = heard(holdfast, 'job.snoozed')
@@ -122,7 +122,7 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
-      'is read in pages; one inbox is not another, though its name begins alike',
+      'is read in pages, without the entries of an inbox whose name begins alike',
       inWorld(async ({ holdfast }) => {
         await holdfast.batch({ name: 'many', concurrency: 10 }, numbered(7))
         const snoozed = heard(holdfast, 'job.snoozed', 7)
@@ -142,7 +142,7 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
-      'what cannot be offered fails the attempt',
+      'an offer that cannot be stored fails the attempt',
       inWorld(async ({ holdfast }) => {
         const retried = heard(holdfast, 'job.retrying')
         await holdfast.queue('mail').enqueue(1)
@@ -155,7 +155,7 @@ export function inboxTests(inWorld: InWorld): void {
   })
 }
 
-/** A batch whose only item has offered this. */
+/** A batch whose only item has offered this value. */
 async function offered(holdfast: Holdfast, value: unknown): Promise<{ batch: Batch; pickup: Pickup }> {
   const snoozed = heard(holdfast, 'job.snoozed')
   const batch = await holdfast.batch({ name: 'articles' }, numbered(1))

@@ -6,7 +6,7 @@ import type { InWorld } from './world.ts'
 export function kvTests(inWorld: InWorld): void {
   describe('key-value', () => {
     test(
-      'what is put is read back by every client, and null is a value',
+      'every client reads what was put, and null is a value',
       inWorld(async ({ holdfast, another }) => {
         const other = await another()
         assert.equal(await other.kv.get('k'), null)
@@ -42,7 +42,7 @@ export function kvTests(inWorld: InWorld): void {
     )
 
     test(
-      'compare-and-set writes only over the version it names, or where nothing is',
+      'compare-and-set writes only over the version it names, or if there is no entry',
       inWorld(async ({ holdfast }) => {
         const created = await holdfast.kv.compareAndSet('k', null, 'one')
         assert.equal(created.applied, true)
@@ -61,7 +61,7 @@ export function kvTests(inWorld: InWorld): void {
     )
 
     test(
-      'of many that compare and set the same version one wins',
+      'of many compare-and-sets of the same version one wins',
       inWorld(async ({ holdfast, another }) => {
         const clients = [holdfast, await another()]
         const version = await holdfast.kv.put('k', 'start')
@@ -75,7 +75,7 @@ export function kvTests(inWorld: InWorld): void {
     )
 
     test(
-      'an entry is gone the moment its time is over, for every verb',
+      'an entry no longer exists when its time to live is over, for every verb',
       inWorld(async ({ holdfast, clock }) => {
         for (const key of ['get', 'delete', 'cas', 'scan']) await holdfast.kv.put(key, 1, { ttl: '1m' })
         const version = await holdfast.kv.put('kept', 1)
@@ -97,7 +97,7 @@ export function kvTests(inWorld: InWorld): void {
     )
 
     test(
-      'a put without a time to live makes the entry stay, and expired ones are swept',
+      'a put without a time to live keeps the entry, and expired entries are pruned',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.kv.put('k', 1, { ttl: '1m' })
         await holdfast.kv.put('k', 2)
@@ -145,7 +145,7 @@ export function kvTests(inWorld: InWorld): void {
     )
 
     test(
-      'a scan of thousands comes whole, each key once',
+      'a scan of thousands has every key once',
       inWorld(async ({ holdfast }) => {
         const keys = Array.from({ length: 2_345 }, (_, n) => `k${String(n).padStart(5, '0')}`)
         await Promise.all(keys.map((key) => holdfast.kv.put(key, 1)))
@@ -155,7 +155,7 @@ export function kvTests(inWorld: InWorld): void {
     )
 
     test(
-      'values up to 256 KiB fit, larger ones and what JSON cannot carry are refused',
+      'values up to 256 KiB are accepted; larger ones, and values that JSON cannot represent, are refused',
       inWorld(async ({ holdfast }) => {
         const largest = 'x'.repeat(256 * 1024 - 2)
         await holdfast.kv.put('k', largest)

@@ -6,7 +6,7 @@ import type { InWorld } from './world.ts'
 export function leaseRenewTests(inWorld: InWorld): void {
   describe('renewing a lease', () => {
     test(
-      'a long healthy job that renews is never taken away, and its renewals cost no attempt',
+      'a long job that renews is never rescued, and its renewals cost no attempt',
       inWorld(async ({ holdfast, another, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 1 })
         const lease = await claimOne(holdfast, 'mail', { lease: '30s' })
@@ -25,7 +25,7 @@ export function leaseRenewTests(inWorld: InWorld): void {
     )
 
     test(
-      'a renewal counts from now, says when it ends, and lasts as long as the queue’s lease unless told',
+      'a renewal counts from now, answers when it ends, and lasts as long as the lease of the queue by default',
       inWorld(async ({ holdfast, clock }) => {
         const queue = holdfast.queue('mail', { lease: '2m' })
         const { id } = await queue.enqueue(1)
@@ -33,10 +33,10 @@ export function leaseRenewTests(inWorld: InWorld): void {
         await clock.advance(60_000)
         const plain = await lease.renew()
         assert.deepEqual(plain, { expiresAt: new Date(clock.now() + 120_000), cancelRequested: false })
-        const told = await lease.renew('10m')
-        assert.equal(told.expiresAt.getTime(), clock.now() + 600_000)
-        assert.deepEqual(lease.expiresAt, told.expiresAt)
-        assert.deepEqual((await readJob(holdfast, id)).expiresAt, told.expiresAt)
+        const renewed = await lease.renew('10m')
+        assert.equal(renewed.expiresAt.getTime(), clock.now() + 600_000)
+        assert.deepEqual(lease.expiresAt, renewed.expiresAt)
+        assert.deepEqual((await readJob(holdfast, id)).expiresAt, renewed.expiresAt)
       }),
     )
 
@@ -56,7 +56,7 @@ export function leaseRenewTests(inWorld: InWorld): void {
     )
 
     test(
-      'a lease that has expired and that nobody has rescued still renews, and is safe from then on',
+      'an expired lease whose job is not yet rescued can still be renewed, and holds from then on',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail', { lease: '30s' })
@@ -80,7 +80,7 @@ export function leaseRenewTests(inWorld: InWorld): void {
 
     for (const [verb, [state, settle]] of Object.entries(settlements)) {
       test(
-        `a lease that has expired and that nobody has rescued still settles: ${verb}`,
+        `an expired lease whose job is not yet rescued can still be settled: ${verb}`,
         inWorld(async ({ holdfast, clock }) => {
           const { id } = await holdfast.queue('mail').enqueue(1)
           const lease = await claimOne(holdfast, 'mail', { lease: '30s' })
@@ -93,7 +93,7 @@ export function leaseRenewTests(inWorld: InWorld): void {
     }
 
     test(
-      'many renewals that meet are each answered for their own job, and one lost lease fails alone',
+      'many renewals in the same flush are each answered for their own job, and one lost lease fails alone',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
         const leases = await holdfast.claim(['mail'], { max: 20 })

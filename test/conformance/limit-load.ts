@@ -1,7 +1,7 @@
-// Promise 8 under random load: whatever happens, in whatever order, the limits of queue, key and batch hold at every instant,
-// rates over every window, and in the end nothing is stuck behind a limit.
+// Promise 8 under random load: whatever the order of calls, the limits of queue, key and batch hold at every moment, rates hold
+// over every window, and in the end no job is stuck at a limit.
 //
-//   HOLDFAST_LOAD_SEED=1 npm test -- test/conformance/sqlite-memory.test.ts      draws what seed 1 draws
+//   HOLDFAST_LOAD_SEED=1 npm test -- test/conformance/sqlite-memory.test.ts      replays seed 1
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Batch } from '../../src/batch/batch.ts'
@@ -23,7 +23,7 @@ interface Call {
 
 const limits = { queue: 5, key: 2, batch: 2 }
 const rates = { key: { count: 4, windowMs: 30_000 }, queue: { count: 12, windowMs: 20_000 } }
-/** One queue is limited by how many run, another by how many start. */
+/** One queue has a limit on running jobs, another on starts. */
 const crawl = defineQueue<Call>('crawl', {
   attempts: 20,
   limit: [{ key: ({ host }) => host, concurrency: limits.key }, { concurrency: limits.queue }],
@@ -41,7 +41,7 @@ export function limitLoadTests(inWorld: InWorld): void {
   describe('limits under random load', () => {
     for (const round of [0, 1, 2]) {
       test(
-        `hold at every instant, and nothing is stuck in the end (${round + 1})`,
+        `hold at every moment, and no job is stuck in the end (${round + 1})`,
         inWorld(async (world, t) => {
           t.diagnostic(`HOLDFAST_LOAD_SEED=${seed}`)
           const load = new Load(world, new Random(seed + round))
@@ -86,14 +86,14 @@ class Load {
 
   async #step(client: Holdfast): Promise<void> {
     const random = this.#random
-    const step = random.weighted({ enqueue: 4, batch: 0.3, claim: 6, settle: 6, pass: 3, interfere: 1.5, steer: 0.5 })
+    const step = random.weighted({ enqueue: 4, batch: 0.3, claim: 6, settle: 6, pass: 3, interfere: 1.5, control: 0.5 })
     if (step === 'enqueue') await this.#enqueue(client)
     else if (step === 'batch') await this.#submit(client)
     else if (step === 'claim') await this.#claim(client)
     else if (step === 'settle') await this.#settle()
     else if (step === 'pass') await this.#pass(client, random.below(15_000))
     else if (step === 'interfere') await this.#interfere(client)
-    else await this.#steer()
+    else await this.#controlBatch()
   }
 
   async #enqueue(client: Holdfast): Promise<void> {
@@ -176,14 +176,14 @@ class Load {
     )
   }
 
-  async #steer(): Promise<void> {
+  async #controlBatch(): Promise<void> {
     if (this.#batches.length === 0) return
     const batch = this.#random.pick(this.#batches)
     const how = this.#random.pick(['pause', 'resume', 'retryFailed', 'cancel', 'resume'] as const)
     await allowed(batch[how]())
   }
 
-  /** At this instant. */
+  /** Checks the limits at this moment. */
   async #judge(): Promise<void> {
     const running = await allJobs(this.#holdfast, { state: 'running' })
     const crawling = running.filter(({ queue }) => queue === 'crawl')
@@ -196,7 +196,7 @@ class Load {
     }
   }
 
-  /** Faults stop: everything comes to its end. */
+  /** Stops the load, and runs every job until it has ended. */
   async drain(): Promise<void> {
     for (const batch of this.#batches) await allowed(batch.resume())
     for (let turn = 0; turn < 2_000; turn++) {
@@ -207,10 +207,10 @@ class Load {
       if (held + scheduled + ready + running === 0) return
       await this.#pass(this.#holdfast, 5_000)
     }
-    assert.fail('everything ends once faults have stopped')
+    assert.fail('every job ends after the load has stopped')
   }
 
-  /** Over any stretch of the window. */
+  /** Checks the rates over every window. */
   judgeStarts(): void {
     const starts = this.#starts.filter(({ queue }) => queue === 'fetch')
     judge(starts, rates.queue, 'queue fetch')
@@ -240,7 +240,7 @@ function tally(jobs: readonly JobInfo[], keyOf: (job: JobInfo) => string | null)
   return counts
 }
 
-/** What may be refused because of what happened before. */
+/** Refusals that earlier calls may have caused. */
 async function allowed(call: Promise<unknown>): Promise<void> {
   try {
     await call

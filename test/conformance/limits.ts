@@ -1,4 +1,4 @@
-// How many jobs may run at once: of a queue, and of those that share a key.
+// How many jobs may run at once: of a queue, and of a limit key.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -18,7 +18,7 @@ export function limitTests(inWorld: InWorld): void {
   describe('limits', () => {
     describe('of a queue', () => {
       test(
-        'a queue runs no more jobs at once than its limit says, whoever claims',
+        'a queue runs no more jobs at once than its limit, whichever client claims',
         inWorld(async ({ holdfast, another }) => {
           const mail = defineQueue<number>('mail', { limit: { concurrency: 3 } })
           await holdfast.queue(mail).enqueueMany(numbers(10).map((payload) => ({ payload })))
@@ -35,7 +35,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'many claims in the same moment do not take more than there is room for',
+        'many claims at the same moment take no more jobs than there are slots',
         inWorld(async ({ holdfast, another }) => {
           const mail = defineQueue<number>('mail', { limit: { concurrency: 5 } })
           await holdfast.queue(mail).enqueueMany(numbers(40).map((payload) => ({ payload })))
@@ -48,7 +48,7 @@ export function limitTests(inWorld: InWorld): void {
 
       for (const [what, end] of endings) {
         test(
-          `a job that ${what} makes room in its queue`,
+          `a job that ${what} frees a slot of its queue`,
           inWorld(async (world) => {
             const { holdfast } = world
             const mail = defineQueue<number>('mail', { limit: { concurrency: 1 } })
@@ -63,7 +63,7 @@ export function limitTests(inWorld: InWorld): void {
       }
 
       test(
-        'a queue without room keeps no other queue from being claimed',
+        'a queue without a free slot does not keep other queues from being claimed',
         inWorld(async ({ holdfast }) => {
           const full = defineQueue<number>('full', { limit: { concurrency: 1 } })
           await holdfast.queue(full).enqueueMany([{ payload: 1 }, { payload: 2 }, { payload: 3, priority: 0 }])
@@ -78,7 +78,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a limit that is raised, lowered or taken away counts from the next claim on',
+        'a limit that is raised, lowered or removed applies from the next claim on',
         inWorld(async ({ holdfast, another }) => {
           const limited = (limit: { concurrency: number } | null) => defineQueue<number>('mail', { limit })
           await holdfast.queue(limited({ concurrency: 2 })).enqueueMany(numbers(10).map((payload) => ({ payload })))
@@ -87,13 +87,13 @@ export function limitTests(inWorld: InWorld): void {
           assert.equal(await claim({ concurrency: 2 }), 2)
           assert.equal(await claim({ concurrency: 4 }), 2)
           assert.equal(await claim({ concurrency: 1 }), 0)
-          assert.equal((await queueInfo(holdfast, 'mail')).running, 4, 'nothing is taken back')
+          assert.equal((await queueInfo(holdfast, 'mail')).running, 4, 'running jobs continue')
           assert.equal(await claim(null), 6)
         }),
       )
 
       test(
-        'a process that never saw the definition obeys the limit',
+        'the limit applies to a process that never saw the definition',
         inWorld(async ({ holdfast, another }) => {
           const mail = defineQueue<number>('mail', { limit: { concurrency: 1 } })
           await holdfast.queue(mail).enqueueMany([{ payload: 1 }, { payload: 2 }])
@@ -106,7 +106,7 @@ export function limitTests(inWorld: InWorld): void {
 
     describe('of a key', () => {
       test(
-        'a job whose key has no room is held: counted so, listed so, and never claimed',
+        'a job whose limit key has no free slot is held: it is counted and listed as held, and never claimed',
         inWorld(async ({ holdfast }) => {
           await send(holdfast, 'a', 1, 2, 3)
           await send(holdfast, 'b', 4)
@@ -126,7 +126,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'as many of a key run at once as its limit says, and no more, whoever claims',
+        'as many jobs of a key run at once as its limit allows, and no more, whichever client claims',
         inWorld(async ({ holdfast, another }) => {
           await send(holdfast, 'a', ...numbers(6).map((n) => n + 1))
           const other = await another()
@@ -142,7 +142,7 @@ export function limitTests(inWorld: InWorld): void {
 
       for (const [what, end] of endings) {
         test(
-          `a job that ${what} gives its room to the next of its key`,
+          `a job that ${what} gives its slot to the next of its key`,
           inWorld(async (world) => {
             const { holdfast } = world
             const { id } = await holdfast.queue(perTenant).enqueue({ tenant: 'a', n: 1 })
@@ -158,7 +158,7 @@ export function limitTests(inWorld: InWorld): void {
 
       for (const [what, leave] of departures) {
         test(
-          `a ready job that is ${what} gives its room to the next of its key`,
+          `a ready job that is ${what} gives its slot to the next of its key`,
           inWorld(async (world) => {
             const { holdfast } = world
             const startBefore = world.clock.now() + minute
@@ -173,7 +173,7 @@ export function limitTests(inWorld: InWorld): void {
       }
 
       test(
-        'within a key jobs run by priority, then in the order in which they came',
+        'within a key jobs run by priority, then in the order of their enqueue',
         inWorld(async ({ holdfast }) => {
           const queue = holdfast.queue(perTenant)
           await queue.enqueue({ tenant: 'a', n: 0 })
@@ -186,7 +186,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a job that was released or rescued is the first of its key',
+        'a released or rescued job is the first of its key',
         inWorld(async ({ holdfast, clock }) => {
           await send(holdfast, 'a', 1, 2, 3)
           const first = await claimOne(holdfast, perTenant)
@@ -200,7 +200,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a job that is tried again at once stands at the end of its line',
+        'a job that is retried at once is the last of its key',
         inWorld(async ({ holdfast }) => {
           await send(holdfast, 'a', 1, 2)
           const first = await claimOne(holdfast, perTenant)
@@ -210,7 +210,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'jobs without a key know no limit, and neither do those of other queues with the same key',
+        'a key limit does not apply to jobs without a key, nor to the same key of other queues',
         inWorld(async ({ holdfast }) => {
           await send(holdfast, null, 1, 2, 3)
           await holdfast.queue(perTenant).enqueue({ n: 4 })
@@ -223,7 +223,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a key is a text or a number; a function that throws or answers anything else refuses that job alone',
+        'a key is a string or a number; a function that throws or returns anything else refuses that job alone',
         inWorld(async ({ holdfast }) => {
           const key = (payload: { key?: unknown }) => {
             if (payload.key === 'throw') throw new Error('no tenant')
@@ -245,7 +245,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a job that becomes due, a follow-up and a requeued job stand in line like any other',
+        'a job that becomes due, a follow-up and a requeued job are held like any other',
         inWorld(async ({ holdfast, clock }) => {
           const queue = holdfast.queue(perTenant)
           await queue.enqueue({ tenant: 'a', n: 1 })
@@ -267,10 +267,10 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a limit that is raised lets jobs in at the next sweep; one that is lowered leaves jobs alone that run',
+        'after a limit is raised the next sweep admits jobs; after it is lowered running jobs continue',
         inWorld(async ({ holdfast, another }) => {
           await send(holdfast, 'a', 1, 2, 3, 4, 5)
-          await (await another()).claim([defineQueue<Mail>('other')]) // somebody else is there
+          await (await another()).claim([defineQueue<Mail>('other')]) // another process exists
           const raised = defineQueue<Mail>('mail', { limit: { key: ({ tenant }) => tenant, concurrency: 3 } })
           await (await another()).queue(raised).enqueue({ tenant: 'z', n: 9 })
           await holdfast.sweep()
@@ -286,7 +286,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a sweep counts whom it lets in, also where it made the room itself',
+        'a sweep counts the jobs that it admits, also into slots that it freed itself',
         inWorld(async ({ holdfast, clock }) => {
           const startBefore = new Date(clock.now() + minute)
           await holdfast.queue(perTenant).enqueue({ tenant: 'a', n: 1 }, { startBefore })
@@ -298,7 +298,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a limit that is taken away lets every job in',
+        'after a limit is removed every job is admitted',
         inWorld(async ({ holdfast, another }) => {
           await send(holdfast, 'a', 1, 2, 3)
           await (await another()).claim([defineQueue<Mail>('mail', { limit: null })], { max: 1 })
@@ -371,7 +371,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'moves to the end of another priority of its line',
+        'can be reprioritised, and is then the last of the new priority',
         inWorld(async ({ holdfast }) => {
           const id = await heldJob(holdfast)
           await send(holdfast, 'a', 3)
@@ -381,7 +381,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'can be put off, and stands in line again when it is due',
+        'can be rescheduled, and is held again when it is due',
         inWorld(async ({ holdfast, clock }) => {
           const id = await heldJob(holdfast)
           assert.equal(await holdfast.reschedule(id, clock.now() + minute), 'scheduled')
@@ -394,7 +394,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'that is woken stays held and has the data',
+        'stays held after a wake, and has the data',
         inWorld(async ({ holdfast }) => {
           const id = await heldJob(holdfast)
           assert.equal(await holdfast.wake(id, { hello: 1 }), 'held')
@@ -403,7 +403,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'that is not let in by its latest start is cancelled',
+        'is cancelled if it is not admitted by its latest start',
         inWorld(async ({ holdfast, clock }) => {
           const id = await heldJob(holdfast, { startBefore: clock.now() + minute })
           await claimOne(holdfast, perTenant, { lease: '1h' })
@@ -414,7 +414,7 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'holds its dedup key, and takes over what replaces it',
+        'holds its dedup key, and can be replaced',
         inWorld(async ({ holdfast }) => {
           const dedup = { key: 'once', replace: true }
           const id = await heldJob(holdfast, { dedup })
@@ -425,19 +425,19 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'counts for the key of what has replaced it',
+        'counts for the limit key of its new payload after it was replaced',
         inWorld(async ({ holdfast }) => {
           const dedup = { key: 'once', replace: true }
           const id = await heldJob(holdfast, { dedup })
           await holdfast.queue(perTenant).enqueue({ tenant: 'b', n: 22 }, { dedup })
-          assert.equal(await stateOf(holdfast, id), 'ready', 'its new key has room')
+          assert.equal(await stateOf(holdfast, id), 'ready', 'its new key has a free slot')
           const next = await holdfast.queue(perTenant).enqueue({ tenant: 'b', n: 3 })
-          assert.equal(await stateOf(holdfast, next.id), 'held', 'and now has none')
+          assert.equal(await stateOf(holdfast, next.id), 'held', 'the new key has no free slot now')
         }),
       )
 
       test(
-        'is let in at once where one that has room goes over to another key, or is put off',
+        'is admitted at once when the job with the slot is replaced under another key, or rescheduled',
         inWorld(async ({ holdfast }) => {
           const queue = holdfast.queue(perTenant)
           const dedup = { key: 'once', replace: true }
@@ -453,23 +453,23 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'is told of by watch, and told again when it is let in',
+        'is reported by watch, and again when it is admitted',
         inWorld(async ({ holdfast }) => {
           await using watch = holdfast.watch({ states: ['held', 'ready'] })
           await watch.begun
           const id = await heldJob(holdfast)
           await (await claimOne(holdfast, perTenant)).done()
-          const told: string[] = []
+          const states: string[] = []
           for await (const change of watch) {
-            if (change.id === id) told.push(change.state)
-            if (told.length === 2) break
+            if (change.id === id) states.push(change.state)
+            if (states.length === 2) break
           }
-          assert.deepEqual(told, ['held', 'ready'])
+          assert.deepEqual(states, ['held', 'ready'])
         }),
       )
 
       test(
-        'wakes whoever waits for it when it is let in',
+        'wakes a waiting claim when it is admitted',
         inWorld(async ({ holdfast, another }) => {
           await send(holdfast, 'a', 1, 2)
           const first = await claimOne(holdfast, perTenant)
@@ -481,7 +481,7 @@ export function limitTests(inWorld: InWorld): void {
       )
     })
 
-    test('a limit that makes no sense is refused when the queue is defined', () => {
+    test('an invalid limit is refused when the queue is defined', () => {
       const bad: readonly unknown[] = [
         {},
         7,
@@ -514,12 +514,12 @@ const endings: readonly (readonly [string, (on: Ending) => Promise<unknown>])[] 
   ['is dead', ({ lease }) => lease.dead(new Error('no'))],
   ['is cancelled', ({ lease }) => lease.cancelled()],
   ['waits for another attempt', ({ lease }) => lease.retry(new Error('no'), { delay: '1h' })],
-  ['is tried again at once', ({ lease }) => lease.retry(new Error('no'), { delay: 0 })],
-  ['is put off', ({ lease }) => lease.snooze('1h')],
+  ['is retried at once', ({ lease }) => lease.retry(new Error('no'), { delay: 0 })],
+  ['is snoozed', ({ lease }) => lease.snooze('1h')],
   ['is released', ({ lease }) => lease.release()],
-  ['lost its worker', ({ holdfast, clock }) => passed(holdfast, clock, 2 * minute)],
+  ['has lost its worker', ({ holdfast, clock }) => passed(holdfast, clock, 2 * minute)],
   [
-    'lost its worker and was cancelled',
+    'has lost its worker after a cancel request',
     async ({ holdfast, clock, id }) => {
       await holdfast.cancel(id)
       await passed(holdfast, clock, 2 * minute)
@@ -527,13 +527,13 @@ const endings: readonly (readonly [string, (on: Ending) => Promise<unknown>])[] 
   ],
 ]
 
-/** Every way in which a ready job leaves. */
+/** Every way in which a ready job gives up its slot. */
 const departures: readonly (readonly [string, (on: World & { readonly id: string }) => Promise<unknown>])[] = [
   ['cancelled', ({ holdfast, id }) => holdfast.cancel(id)],
   ['deleted', ({ holdfast, id }) => holdfast.delete(id)],
   ['purged', ({ holdfast }) => holdfast.purge('mail', { states: ['ready'] })],
-  ['put off', ({ holdfast, clock, id }) => holdfast.reschedule(id, clock.now() + hour)],
-  ['not started before its time', ({ holdfast, clock }) => passed(holdfast, clock, 2 * minute)],
+  ['rescheduled', ({ holdfast, clock, id }) => holdfast.reschedule(id, clock.now() + hour)],
+  ['past its latest start', ({ holdfast, clock }) => passed(holdfast, clock, 2 * minute)],
 ]
 
 async function passed(holdfast: Holdfast, clock: TestClock, ms: number): Promise<void> {

@@ -1,4 +1,4 @@
-// A limit of keys that is lowered: once the call has been answered, no claim starts a job beyond the new limit.
+// A lowered key limit: after the call was answered, no claim starts a job beyond the new limit.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -26,7 +26,7 @@ const ways: readonly (readonly [string, (holdfast: Holdfast, limit: Bare) => Pro
 ]
 
 export function loweredLimitTests(inWorld: InWorld): void {
-  describe('a limit of keys that is lowered', () => {
+  describe('a lowered key limit', () => {
     for (const [way, lower] of ways) {
       test(
         `${way}: no claim takes more than the new limit, and the jobs keep their order`,
@@ -44,7 +44,7 @@ export function loweredLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        `${way}: jobs that run are left alone, and count`,
+        `${way}: running jobs continue, and count`,
         inWorld(async ({ holdfast, another }) => {
           await send(holdfast, { concurrency: 10 }, 'a', 20)
           const running = await holdfast.claim(['mail'], { max: 4, lease: '1h' })
@@ -59,7 +59,7 @@ export function loweredLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        `${way}: a rate leaves as many starts as it has`,
+        `${way}: a lowered rate leaves as many jobs ready as it has starts`,
         inWorld(async ({ holdfast, another, clock }) => {
           await send(holdfast, { rate: { count: 6, per: '1h' } }, 'a', 10)
           assert.equal((await holdfast.claim(['mail'], { max: 1, lease: '3h' })).length, 1)
@@ -73,7 +73,7 @@ export function loweredLimitTests(inWorld: InWorld): void {
     }
 
     test(
-      'a limit where there was none holds for jobs that were ready before',
+      'a new limit applies to jobs that were ready before',
       inWorld(async ({ holdfast }) => {
         const free = defineQueue<Mail>('mail', { limit: { key: 'tenant', rate: { count: 1000, per: '1s' } } })
         await holdfast.queue(free).enqueueMany(range(1, 6).map((n) => ({ payload: { tenant: 'a', n } })))
@@ -83,7 +83,7 @@ export function loweredLimitTests(inWorld: InWorld): void {
     )
 
     test(
-      'each key has its own surplus, priorities and jobs that came back stay in front',
+      'each key is lowered on its own; urgent, released and rescued jobs stay first',
       inWorld(async ({ holdfast }) => {
         const queue = holdfast.queue(perTenant({ concurrency: 10 }))
         for (const tenant of ['a', 'b']) {
@@ -104,7 +104,7 @@ export function loweredLimitTests(inWorld: InWorld): void {
     )
 
     test(
-      'more jobs go back than one step takes, and a limit that is raised again lets them in',
+      'more jobs are held again than one step handles, and a limit that is raised again admits them',
       inWorld(async ({ holdfast }) => {
         await send(holdfast, { concurrency: 5_000 }, 'a', 2_500)
         await holdfast.sweep()
@@ -121,7 +121,7 @@ export function loweredLimitTests(inWorld: InWorld): void {
     )
 
     test(
-      'items of a batch go back into their lines, and items of other keys may take their turn',
+      'items of a batch are held again, and items of other keys may start in their place',
       inWorld(async ({ holdfast }) => {
         const mail = perTenant({ concurrency: 10 })
         const items = ['a', 'a', 'a', 'b', 'b'].map((tenant, n) => ({ queue: mail, payload: { tenant, n } }))
@@ -139,7 +139,7 @@ export function loweredLimitTests(inWorld: InWorld): void {
     )
 
     test(
-      'claims in the same moment as the change start no more than one of both limits allows',
+      'claims at the moment of the change start no more jobs than the old or the new limit allows',
       inWorld(async ({ holdfast, another }) => {
         await send(holdfast, { concurrency: 50 }, 'a', 200)
         const clients = [await another(), await another()]

@@ -27,10 +27,10 @@ const deaths: Readonly<Record<string, (lease: Lease, world: World) => Promise<un
 }
 
 export function onDeadTests(inWorld: InWorld): void {
-  describe('a queue that is told of deaths', () => {
+  describe('a queue that gets death notices', () => {
     for (const [what, die] of Object.entries(deaths)) {
       test(
-        `is told of a death by ${what}`,
+        `gets a notice of a death by ${what}`,
         inWorld(async (world) => {
           const { holdfast, clock } = world
           const { id } = await holdfast.queue(mail).enqueue({ to: 'ada' }, { attempts: 1 })
@@ -54,7 +54,7 @@ export function onDeadTests(inWorld: InWorld): void {
     }
 
     test(
-      'is told of a payload that did not fit its schema',
+      'gets a notice of a payload that did not match its schema',
       inWorld(async ({ holdfast }) => {
         const checked = defineQueue('mail', { payload: z.string(), onDead: { queue: 'alerts' } })
         const { id } = await holdfast.queue(mail).enqueue(5)
@@ -65,7 +65,7 @@ export function onDeadTests(inWorld: InWorld): void {
     )
 
     test(
-      'is told whoever notices the death, also one who never saw the definition',
+      'gets a notice whichever client detects the death, also one that never saw the definition',
       inWorld(async ({ holdfast, another, clock }) => {
         const { id } = await holdfast.queue(mail).enqueue(1, { attempts: 1 })
         const other = await another()
@@ -77,7 +77,7 @@ export function onDeadTests(inWorld: InWorld): void {
     )
 
     test(
-      'is told of every death: again after a requeue, along with the job’s own effects',
+      'gets a notice of every death: again after a requeue, together with the effects of the job',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue(mail).enqueue(1)
         await (await claimOne(holdfast, mail)).dead(new Error('one'))
@@ -97,7 +97,7 @@ export function onDeadTests(inWorld: InWorld): void {
     )
 
     test(
-      'is not told of retries, of cancels, nor of done jobs',
+      'gets no notice of retries, cancels and done jobs',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue(mail).enqueueMany([1, 2, 3].map((payload) => ({ payload })))
         const [one, two, three] = await holdfast.claim([mail], { max: 3 })
@@ -111,7 +111,7 @@ export function onDeadTests(inWorld: InWorld): void {
     )
 
     test(
-      'is told where nothing of the dead is retained, too',
+      'gets a notice also if dead jobs are not retained',
       inWorld(async ({ holdfast }) => {
         const queue = defineQueue('mail', { onDead: { queue: 'alerts' }, retain: { dead: 0 } })
         const { id } = await holdfast.queue(queue).enqueue(1)
@@ -130,43 +130,43 @@ export function onDeadTests(inWorld: InWorld): void {
     )
 
     test(
-      'cannot be one whose own deaths come back, however many queues lie between: the error names them',
+      'cannot be a queue whose notices lead back, over any number of queues: the error names them',
       inWorld(async ({ holdfast, another }) => {
-        await tells(holdfast, 'a', 'b')
-        await tells(holdfast, 'b', 'c')
+        await defineNotices(holdfast, 'a', 'b')
+        await defineNotices(holdfast, 'b', 'c')
         const other = await another()
         for (const [client, from, to, cycle] of [
           [holdfast, 'b', 'a', ['b', 'a', 'b']],
           [other, 'c', 'a', ['c', 'a', 'b', 'c']],
           [other, 'c', 'b', ['c', 'b', 'c']],
         ] as const) {
-          await rejects(tells(client, from, to), 'INVALID_OPTION', { option: 'onDead', cycle })
-          await assert.rejects(tells(client, from, to), new RegExp(cycle.join(' → ')))
+          await rejects(defineNotices(client, from, to), 'INVALID_OPTION', { option: 'onDead', cycle })
+          await assert.rejects(defineNotices(client, from, to), new RegExp(cycle.join(' → ')))
         }
-        await tells(other, 'c', 'd')
+        await defineNotices(other, 'c', 'd')
         assert.deepEqual(await depthsAlong(holdfast, ['a', 'b', 'c', 'd']), [undefined, 1, 2, 3])
       }),
     )
 
     test(
-      'of two definitions that make a cycle together, and come at the same time, one is refused',
+      'two definitions at the same time that would make a cycle: one is refused',
       inWorld(async ({ holdfast, another }) => {
         const other = await another()
         for (let round = 0; round < 5; round++) {
           const [a, b] = [`a${round}`, `b${round}`]
-          const answers = await Promise.allSettled([tells(holdfast, a, b), tells(other, b, a)])
+          const answers = await Promise.allSettled([defineNotices(holdfast, a, b), defineNotices(other, b, a)])
           assert.deepEqual(answers.map(({ status }) => status).toSorted(), ['fulfilled', 'rejected'])
         }
       }),
     )
 
     test(
-      'may be exchanged: a definition that tells nobody takes the way out of a cycle',
+      'may be removed: a definition without onDead breaks a cycle',
       inWorld(async ({ holdfast }) => {
-        await tells(holdfast, 'a', 'b')
-        await rejects(tells(holdfast, 'b', 'a'), 'INVALID_OPTION')
+        await defineNotices(holdfast, 'a', 'b')
+        await rejects(defineNotices(holdfast, 'b', 'a'), 'INVALID_OPTION')
         await holdfast.queue('a', { retain: { dead: '1d' } }).enqueue(1)
-        await tells(holdfast, 'b', 'a')
+        await defineNotices(holdfast, 'b', 'a')
       }),
     )
 
@@ -175,11 +175,12 @@ export function onDeadTests(inWorld: InWorld): void {
       ['a rescue', deaths['expiry at the last attempt']],
     ] as const) {
       test(
-        `is told of deaths among notices up to a depth; behind it the death by ${how} is recorded and reported`,
+        `gets notices of dead notices up to a depth; beyond it the death by ${how} is recorded and reported`,
         inWorld(async (world) => {
           const { holdfast } = world
           const queues = Array.from({ length: bounds.noticeDepth + 2 }, (_, i) => `q${i}`)
-          for (const [i, queue] of queues.slice(0, -1).entries()) await tells(holdfast, queue, queues[i + 1] as string)
+          for (const [i, queue] of queues.slice(0, -1).entries())
+            await defineNotices(holdfast, queue, queues[i + 1] as string)
           const dropped: HoldfastEvents['notice.dropped'][] = []
           holdfast.on('notice.dropped', (event) => dropped.push(event))
           const depths = await depthsAlong(holdfast, queues.slice(0, -2))
@@ -187,18 +188,18 @@ export function onDeadTests(inWorld: InWorld): void {
             depths.slice(1),
             Array.from({ length: bounds.noticeDepth - 1 }, (_, i) => i + 1),
           )
-          const [last, behind] = queues.slice(-2) as [string, string]
+          const [last, beyond] = queues.slice(-2) as [string, string]
           const lease = await claimOne(holdfast, last)
           assert.equal((lease.job.payload as DeathNotice).depth, bounds.noticeDepth)
           await die?.(lease, world)
-          // A notice has all its attempts; each of them expires.
+          // A notice has all its attempts, and each of them expires.
           while ((await readJob(holdfast, lease.job.id)).state !== 'dead') {
             await die?.(await claimOne(holdfast, last), world)
           }
-          assert.deepEqual(await holdfast.claim([behind]), [])
+          assert.deepEqual(await holdfast.claim([beyond]), [])
           assert.equal(dropped.length, 1)
           const { reason, ...facts } = dropped[0] as HoldfastEvents['notice.dropped']
-          assert.deepEqual(facts, { id: lease.job.id, queue: last, onDead: behind })
+          assert.deepEqual(facts, { id: lease.job.id, queue: last, onDead: beyond })
           assert.match(reason, /8/)
           assert.equal((await readJob(holdfast, lease.job.id)).error?.noticeDropped, reason)
         }),
@@ -206,11 +207,11 @@ export function onDeadTests(inWorld: InWorld): void {
     }
 
     test(
-      'is told of a payload that is too large for a notice by its size; the dead job keeps it',
+      'gets the size of a payload that is too large for a notice; the dead job keeps the payload',
       inWorld(async ({ holdfast }) => {
-        const room = 1_000 // for what a notice says beside the payload
+        const reservedBytes = 1_000 // for the other fields of a notice
         for (const [length, isWhole] of [
-          [bounds.payloadBytes - room, true],
+          [bounds.payloadBytes - reservedBytes, true],
           [bounds.payloadBytes - 2, false],
         ] as const) {
           const payload = 'x'.repeat(length)
@@ -230,13 +231,13 @@ export function onDeadTests(inWorld: InWorld): void {
   })
 }
 
-/** Deaths in one queue are told to another. */
-async function tells(holdfast: Holdfast, from: string, to: string): Promise<void> {
+/** Defines a queue whose death notices go to another. */
+async function defineNotices(holdfast: Holdfast, from: string, to: string): Promise<void> {
   const { id } = await holdfast.queue(from, { attempts: 1, onDead: { queue: to } }).enqueue(from)
   await holdfast.cancel(id)
 }
 
-/** One job dies in the first queue, the notice of that in the next, and so on; answers how deep each notice says it is. */
+/** A job dies in the first queue, its notice in the next, and so on. Returns the depth of each notice. */
 async function depthsAlong(holdfast: Holdfast, queues: readonly string[]): Promise<(number | undefined)[]> {
   await holdfast.queue(queues[0] as string).enqueue('first')
   const depths: (number | undefined)[] = []

@@ -6,7 +6,7 @@ import type { InWorld } from './world.ts'
 export function pauseTests(inWorld: InWorld): void {
   describe('pause and resume', () => {
     test(
-      'claims of every client pass over a paused queue, and its jobs stay as they are',
+      'claims of every client skip a paused queue, and its jobs are unchanged',
       inWorld(async ({ holdfast, another }) => {
         await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }, { payload: 3, delay: '1m' }])
         await holdfast.queue('post').enqueue('open')
@@ -25,7 +25,7 @@ export function pauseTests(inWorld: InWorld): void {
     )
 
     test(
-      'once a pause was answered, no claim takes a job, not even one that was under way',
+      'after a pause was answered no claim takes a job, not even one that was under way',
       inWorld(async ({ holdfast, another }) => {
         const others = [await another(), await another()]
         for (let round = 0; round < 5; round++) {
@@ -46,7 +46,7 @@ export function pauseTests(inWorld: InWorld): void {
     )
 
     test(
-      'running jobs of a paused queue renew and settle as ever',
+      'running jobs of a paused queue renew and settle as usual',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
         const [one, two] = await holdfast.claim(['mail'], { max: 2 })
@@ -59,7 +59,7 @@ export function pauseTests(inWorld: InWorld): void {
     )
 
     test(
-      'a paused queue takes new jobs, and the sweep goes on in it',
+      'a paused queue accepts new jobs, and the sweep still works on it',
       inWorld(async ({ holdfast, clock }) => {
         const lost = await holdfast.queue('mail').enqueue('lost')
         await claimOne(holdfast, 'mail')
@@ -92,7 +92,7 @@ export function pauseTests(inWorld: InWorld): void {
     )
 
     test(
-      'a waiter on a paused queue is not given its jobs',
+      'a claim that waits for a paused queue does not get its jobs',
       inWorld(async ({ holdfast }) => {
         await holdfast.pause('mail')
         const claim = holdfast.claim(['mail', 'post'], { wait: '20s' })

@@ -7,7 +7,7 @@ import { VirtualClock } from '../../src/testing/index.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 import { Schemas } from '../support/schemas.ts'
 import { conformance } from './index.ts'
-import { postgresDialect, postgresHand } from './sql-postgres.ts'
+import { postgresApplication, postgresDialect } from './sql-postgres.ts'
 import type { KeptText, Overwrite } from './world.ts'
 
 let database: Database
@@ -17,7 +17,7 @@ let schemas: Schemas
 before(async () => {
   database = await testDatabase()
   pool = new Pool({ connectionString: database.url, max: 20 })
-  pool.on('error', () => {}) // a connection on its way out may still hear that its database goes
+  pool.on('error', () => {}) // a connection that is closing may still be notified that its database is dropped
   schemas = new Schemas(pool, 'test')
 })
 
@@ -36,7 +36,7 @@ conformance({
     const schema = await schemas.take()
     const client = (options = {}) => open(postgres({ pool, schema }), { clock, logger: false, ...options })
     const store = () => postgres({ pool, schema })({ clock })
-    const sql = postgresHand(pool, schema)
+    const sql = postgresApplication(pool, schema)
     const overwrite: Overwrite = async (part, id, text) => {
       const { rowCount } = await pool.query(`update "${schema}".${places[part]}`, [text, id])
       assert.equal(rowCount, 1, `${part} of ${id} is there to be overwritten`)

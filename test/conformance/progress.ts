@@ -23,7 +23,7 @@ const ends: Readonly<Record<string, (lease: Lease, world: World) => Promise<unkn
 export function progressTests(inWorld: InWorld): void {
   describe('progress', () => {
     test(
-      'that a holder tells is read by everybody, one by one and in pages; the last counts',
+      'of a running job is read by every client, in single reads and in pages; the last report counts',
       inWorld(async ({ holdfast, another, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         assert.equal((await readJob(holdfast, id)).progress, null)
@@ -38,15 +38,15 @@ export function progressTests(inWorld: InWorld): void {
         ] as const) {
           await clock.advance(minute)
           await lease.progress(value, message)
-          const told = { value, message: message || null, at: new Date(clock.now()) }
-          assert.deepEqual((await readJob(other, id)).progress, told)
-          assert.deepEqual((await other.jobs({ state: 'running' })).jobs[0]?.progress, told)
+          const reported = { value, message: message || null, at: new Date(clock.now()) }
+          assert.deepEqual((await readJob(other, id)).progress, reported)
+          assert.deepEqual((await other.jobs({ state: 'running' })).jobs[0]?.progress, reported)
         }
       }),
     )
 
     test(
-      'costs no attempt, and neither holds the job for longer nor keeps it from being taken back',
+      'costs no attempt, does not extend the lease, and does not keep the job from being rescued',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail', { lease: '1m' })
@@ -61,7 +61,7 @@ export function progressTests(inWorld: InWorld): void {
 
     for (const [what, end] of Object.entries(ends)) {
       test(
-        `is gone after ${what}: it is that attempt’s`,
+        `is removed after ${what}: it belongs to one attempt`,
         inWorld(async (world) => {
           const { holdfast, clock } = world
           const { id } = await holdfast.queue('mail').enqueue(1)
@@ -84,14 +84,14 @@ export function progressTests(inWorld: InWorld): void {
     }
 
     test(
-      'of many jobs at once is each job’s own, and one lost lease fails alone',
+      'of many jobs at once is stored for each job, and one lost lease fails alone',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
         const leases = await holdfast.claim(['mail'], { max: 20 })
         await leases[3]?.done()
-        const told = await Promise.allSettled(leases.map((lease, i) => lease.progress(i / 20, `at ${i}`)))
+        const reports = await Promise.allSettled(leases.map((lease, i) => lease.progress(i / 20, `at ${i}`)))
         assert.deepEqual(
-          told.map(({ status }) => status),
+          reports.map(({ status }) => status),
           leases.map((_, i) => (i === 3 ? 'rejected' : 'fulfilled')),
         )
         for (const [i, { job }] of leases.entries()) {
@@ -102,7 +102,7 @@ export function progressTests(inWorld: InWorld): void {
     )
 
     test(
-      'told twice in one moment by one holder is what was told last',
+      'that one worker reports twice at the same moment is the last report',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -112,7 +112,7 @@ export function progressTests(inWorld: InWorld): void {
     )
 
     test(
-      'that is no number from 0 to 1, or comes with a message that cannot be kept, is INVALID_OPTION',
+      'that is no number from 0 to 1, or has a message that cannot be stored, is INVALID_OPTION',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')

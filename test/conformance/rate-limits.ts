@@ -1,4 +1,4 @@
-// How many jobs may start within a time: over any stretch of that length, of a queue and of a key.
+// How many jobs may start in a time window: over any window of that length, of a queue and of a limit key.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -18,7 +18,7 @@ export function rateLimitTests(inWorld: InWorld): void {
   describe('rate limits', () => {
     describe('of a queue', () => {
       test(
-        'no more jobs start within the window than its limit says; then the next may',
+        'no more jobs start within the window than the limit allows; after it the next may',
         inWorld(async ({ holdfast, another, clock }) => {
           await fill(holdfast, 10)
           assert.equal(await starts(holdfast), 3)
@@ -32,7 +32,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'the window slides: each start is free again when its own time is over',
+        'the window slides: each start stops counting when its own time is over',
         inWorld(async ({ holdfast, clock }) => {
           await fill(holdfast, 10)
           await claimOne(holdfast, mail)
@@ -48,7 +48,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a start counts until its window is over, whatever becomes of the job; a second attempt is a second start',
+        'a start counts until its window is over, however the job ends; a second attempt is a second start',
         inWorld(async ({ holdfast, clock }) => {
           await fill(holdfast, 1)
           await (await claimOne(holdfast, mail)).release()
@@ -61,7 +61,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'whoever waits for a start is served when the window opens, without being told',
+        'a waiting claim gets a job when the window ends, without a wake-up',
         inWorld(async ({ holdfast, clock }) => {
           await fill(holdfast, 4)
           assert.equal(await starts(holdfast), 3)
@@ -72,7 +72,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a limit of both holds both',
+        'concurrency and rate hold together',
         inWorld(async ({ holdfast, clock }) => {
           const both = defineQueue<number>('mail', { limit: { concurrency: 2, rate: { count: 3, per: '1m' } } })
           await holdfast.queue(both).enqueueMany(Array.from({ length: 9 }, (_, payload) => ({ payload })))
@@ -88,7 +88,7 @@ export function rateLimitTests(inWorld: InWorld): void {
 
     describe('of a key', () => {
       test(
-        'each key has its own starts; what is over them is held until there are some',
+        'each key has its own starts; jobs beyond them are held until a start is free',
         inWorld(async ({ holdfast, clock }) => {
           await fillKey(holdfast, 'a', 5)
           await fillKey(holdfast, 'b', 1)
@@ -107,7 +107,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a start that was reserved and not used is given back',
+        'a reserved start that is not used is given back',
         inWorld(async ({ holdfast }) => {
           const [first, , third] = await fillKey(holdfast, 'a', 3)
           await holdfast.cancel(first as string)
@@ -132,7 +132,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a rescued job needs a start of its own, and is held where there is none',
+        'a rescued job needs another start, and is held if there is none',
         inWorld(async ({ holdfast, clock }) => {
           const ids = await fillKey(holdfast, 'a', 2)
           await holdfast.claim([perTenant], { max: 10, lease: '10s' })
@@ -146,7 +146,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'who stands in line keeps its place while nobody has room and no start is left',
+        'held jobs keep their place before new jobs while no start is left',
         inWorld(async ({ holdfast, clock }) => {
           const [, , third, fourth] = await fillKey(holdfast, 'a', 4)
           for (const lease of await holdfast.claim([perTenant], { max: 10 })) await lease.done()
@@ -158,7 +158,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'where a rate is set, who has room already and has yet to start has a start reserved; who runs has none',
+        'when a rate is set, a ready job gets a start reserved, and a running job does not',
         inWorld(async ({ holdfast, another }) => {
           await holdfast.queue(unrated).enqueueMany([1, 2, 3].map((n) => ({ payload: { tenant: 'a', n } })))
           await claimOne(holdfast, unrated)
@@ -170,7 +170,7 @@ export function rateLimitTests(inWorld: InWorld): void {
       )
 
       test(
-        'a start that was reserved is not, once a job has started while there was no rate',
+        'a reserved start is dropped if the job has started while there was no rate',
         inWorld(async ({ holdfast, another }) => {
           await fillKey(holdfast, 'a', 2)
           const other = await another()

@@ -6,7 +6,7 @@ import type { InWorld } from './world.ts'
 export function readOnlyTests(inWorld: InWorld): void {
   describe('opened read-only', () => {
     test(
-      'everything can be read, also what others change meanwhile',
+      'everything can be read, also changes that other clients make meanwhile',
       inWorld(async ({ holdfast, another }) => {
         const { id } = await holdfast.queue('mail').enqueue({ n: 1 })
         await holdfast.kv.put('k', 1)
@@ -22,7 +22,7 @@ export function readOnlyTests(inWorld: InWorld): void {
     )
 
     test(
-      'whatever would change something is UNSUPPORTED, and says so',
+      'every call that would change something is UNSUPPORTED',
       inWorld(async ({ holdfast, another }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const before = await everything(holdfast)

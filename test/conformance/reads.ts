@@ -19,7 +19,7 @@ export function readTests(inWorld: InWorld): void {
     )
 
     test(
-      'pages of any size give every job once, the same as it reads alone',
+      'pages of any size give every job once, equal to its single read',
       inWorld(async (world) => {
         const { holdfast } = world
         const ids = await jobsOfAllStates(world)
@@ -35,7 +35,7 @@ export function readTests(inWorld: InWorld): void {
     )
 
     test(
-      'a page is 100 jobs unless told',
+      'a page has 100 jobs by default',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 150 }, (_, payload) => ({ payload })))
         const first = await holdfast.jobs()
@@ -66,7 +66,7 @@ export function readTests(inWorld: InWorld): void {
     )
 
     test(
-      'waiting jobs are listed in the order they will run',
+      'waiting jobs are listed in the order in which they will run',
       inWorld(async ({ holdfast }) => {
         const queue = holdfast.queue('mail')
         await queue.enqueueMany([{ payload: 'b' }, { payload: 'c' }, { payload: 'a', priority: 1 }])
@@ -101,7 +101,7 @@ export function readTests(inWorld: InWorld): void {
     )
 
     test(
-      'reading pages while jobs move on never fails, and what stands still is seen',
+      'reading pages while jobs change never fails, and unchanged jobs are in them',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
         const still = await holdfast

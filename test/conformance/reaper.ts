@@ -7,7 +7,7 @@ import type { InWorld } from './world.ts'
 export function reaperTests(inWorld: InWorld): void {
   describe('reapers', () => {
     test(
-      'rows that were left behind get a job each, and none that has one gets a second',
+      'each row that was left behind gets a job, and a row with a job gets no second one',
       inWorld(async ({ holdfast, another }) => {
         const options = { every: '1h', find: () => [{ id: 1 }, { id: 2 }], enqueue: toJob } as const
         const reaper = holdfast.reaper('orders', options)
@@ -22,7 +22,7 @@ export function reaperTests(inWorld: InWorld): void {
     )
 
     test(
-      'in every process it may run, and one of them looks in each interval',
+      'of the processes with the same reaper one searches in each interval',
       inWorld(async ({ holdfast, clock, another }) => {
         const clients = [holdfast, await another(), await another()]
         let searches = 0
@@ -32,24 +32,24 @@ export function reaperTests(inWorld: InWorld): void {
         }
         for (const client of clients) client.reaper('orders', { every: '50ms', find, enqueue: toJob })
         const soon = () => new Promise((resolve) => setTimeout(resolve, 150))
-        /** That many, and not one more when the others have looked, too. */
-        const become = async (count: number, why: string) => {
+        /** Exactly so many searches, also after every process has checked. */
+        const expectSearches = async (count: number, why: string) => {
           while (searches < count) await soon()
           await soon()
           assert.equal(searches, count, why)
         }
-        await become(1, 'the clock stands still, and so does the interval')
+        await expectSearches(1, 'the clock does not move, so the interval does not end')
         await clock.advance(50)
-        await become(2, 'the next interval')
+        await expectSearches(2, 'the next interval')
         await clock.advance(-1_000)
-        await become(3, 'a clock that was set back keeps nobody from looking')
+        await expectSearches(3, 'a clock that was set back does not keep the reaper from searching')
         await clock.advance(50)
-        await become(4, 'and goes on from there')
+        await expectSearches(4, 'the next interval after that')
       }),
     )
 
     test(
-      'a search that fails or hangs is told, and it looks again',
+      'a search that fails or hangs emits an event, and the reaper searches again',
       inWorld(async ({ holdfast, clock }) => {
         const errors: string[] = []
         holdfast.on('reaper.failed', ({ error }) => errors.push(error.message))
@@ -94,7 +94,7 @@ export function reaperTests(inWorld: InWorld): void {
     )
 
     test(
-      'stopped it looks no more, and closing the client stops it, also in the middle of a search',
+      'after a stop it searches no more; closing the client stops it too, also during a search',
       inWorld(async ({ another }) => {
         const client = await another()
         const { promise: searching, resolve } = Promise.withResolvers<AbortSignal>()

@@ -8,7 +8,7 @@ const dedup = { key: 'k' }
 export function requeueAllTests(inWorld: InWorld): void {
   describe('requeue all', () => {
     test(
-      'every dead job of a queue goes back, others stay',
+      'every dead job of a queue is requeued, others are unchanged',
       inWorld(async ({ holdfast }) => {
         const mine = [await deadJob(holdfast, 'mail', 1), await deadJob(holdfast, 'mail', 2)]
         const other = await deadJob(holdfast, 'post')
@@ -23,7 +23,7 @@ export function requeueAllTests(inWorld: InWorld): void {
     )
 
     test(
-      'a filter names the time of death and text of the error, and all its parts must hold',
+      'a filter has the time of death and text of the error, and all its parts must match',
       inWorld(async ({ holdfast, clock }) => {
         const die = async (message: string) => {
           const { id } = await holdfast.queue('mail').enqueue(1)
@@ -63,7 +63,7 @@ export function requeueAllTests(inWorld: InWorld): void {
     )
 
     test(
-      'per dedup key the newest goes back, the others are skipped and name it; a dry run says so and does nothing',
+      'of each dedup key the newest is requeued, the others are skipped with its id; a dry run reports the same and changes nothing',
       inWorld(async ({ holdfast, clock }) => {
         const ids: string[] = []
         for (const payload of [1, 2, 3]) {
@@ -95,7 +95,7 @@ export function requeueAllTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job whose key a live job holds is skipped, and never wedges the rest',
+      'a job whose key a live job holds is skipped, and does not stop the rest',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup })
         await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
@@ -110,7 +110,7 @@ export function requeueAllTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job whose id lives again elsewhere is skipped',
+      'a job whose id a newer job has is skipped',
       inWorld(async ({ holdfast }) => {
         const id = await deadJob(holdfast, 'mail')
         await holdfast.queue('post').enqueue('second life', { id })
@@ -121,7 +121,7 @@ export function requeueAllTests(inWorld: InWorld): void {
     )
 
     test(
-      'the dead of a queue that keeps them for ever are listed newest first and go back like others',
+      'dead jobs with infinite retention are listed newest first and requeued like others',
       inWorld(async ({ holdfast, clock }) => {
         const queue = holdfast.queue('mail', { retain: { dead: Number.POSITIVE_INFINITY } })
         const first = await queue.enqueue('enqueued first, died last')
@@ -140,7 +140,7 @@ export function requeueAllTests(inWorld: InWorld): void {
     )
 
     test(
-      'the newest per key is the one that died last, also where the dead are kept for ever',
+      'the newest of a key is the job that died last, also with infinite retention',
       inWorld(async ({ holdfast, clock }) => {
         const queue = holdfast.queue('mail', { retain: { dead: Number.POSITIVE_INFINITY } })
         const older = await queue.enqueue('enqueued first, dies twice', { dedup })
@@ -157,7 +157,7 @@ export function requeueAllTests(inWorld: InWorld): void {
     )
 
     test(
-      'thousands go back in one call, and each is claimed once',
+      'one call requeues thousands, and each is claimed once',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 2_500 }, (_, payload) => ({ payload })))
         const leases = await holdfast.claim(['mail'], { max: 2_500 })

@@ -9,7 +9,7 @@ const dedup = { key: 'k' }
 export function requeueTests(inWorld: InWorld): void {
   describe('requeue', () => {
     test(
-      'a dead job starts again with all its attempts and keeps what it is and what happened to it',
+      'a dead job starts again with all its attempts and keeps its options and its history',
       inWorld(async ({ holdfast, clock }) => {
         const options = { attempts: 2, priority: 3, headers: { a: 'b' }, timeout: '5s' } as const
         const { id } = await holdfast.queue('mail').enqueue({ n: 1 }, options)
@@ -32,7 +32,7 @@ export function requeueTests(inWorld: InWorld): void {
     )
 
     test(
-      'only a dead job can be requeued: any other is INVALID_STATE and stays as it is',
+      'only a dead job can be requeued: any other is INVALID_STATE and is unchanged',
       inWorld(async ({ holdfast }) => {
         const ready = await holdfast.queue('ready').enqueue(1)
         const scheduled = await holdfast.queue('scheduled').enqueue(1, { delay: '1m' })
@@ -51,7 +51,7 @@ export function requeueTests(inWorld: InWorld): void {
     )
 
     test(
-      'an unknown job, and one that retention has swept, is JOB_NOT_FOUND',
+      'an unknown job, and a pruned one, is JOB_NOT_FOUND',
       inWorld(async ({ holdfast, clock }) => {
         await rejects(holdfast.requeue(randomUUID()), 'JOB_NOT_FOUND')
         const id = await deadJob(holdfast, 'mail')
@@ -62,7 +62,7 @@ export function requeueTests(inWorld: InWorld): void {
     )
 
     test(
-      'a second requeue finds the job alive',
+      'a second requeue is INVALID_STATE',
       inWorld(async ({ holdfast, another }) => {
         const id = await deadJob(holdfast, 'mail')
         const clients = [holdfast, await another()]
@@ -100,7 +100,7 @@ export function requeueTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job that gave up its key at its first claim neither needs it nor takes it back',
+      'a job that released its key at its first claim does not need it, and does not take it back',
       inWorld(async ({ holdfast }) => {
         const waiting = { key: 'k', scope: 'waiting' } as const
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup: waiting })
@@ -115,7 +115,7 @@ export function requeueTests(inWorld: InWorld): void {
     )
 
     test(
-      'a dead job whose id lives again elsewhere is not requeued: the id names the newest',
+      'a dead job whose id a newer job has is not requeued: the id names the newest',
       inWorld(async ({ holdfast }) => {
         const id = await deadJob(holdfast, 'mail')
         await holdfast.queue('post').enqueue('second life', { id })

@@ -6,7 +6,7 @@ import type { InWorld } from './world.ts'
 export function rescueTests(inWorld: InWorld): void {
   describe('rescue', () => {
     test(
-      'a crashed worker’s job is back when its lease expires, at once, with the attempt counted',
+      'the job of a crashed worker is ready at once when its lease expires, with the attempt counted',
       inWorld(async ({ holdfast, another, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         await claimOne(holdfast, 'mail', { lease: '30s', worker: 'crashed' })
@@ -27,7 +27,7 @@ export function rescueTests(inWorld: InWorld): void {
     )
 
     test(
-      'who sweeps is told whose lease ran out, and of a job that dies of it',
+      'the client that sweeps emits events of expired leases, and of a job that dies of it',
       inWorld(async ({ holdfast, another, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 2 })
         const other = await another()
@@ -100,7 +100,7 @@ export function rescueTests(inWorld: InWorld): void {
     )
 
     test(
-      'only expired leases are taken back',
+      'only jobs with an expired lease are rescued',
       inWorld(async ({ holdfast, clock }) => {
         const ids = (await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))).map(
           ({ id }) => id,
@@ -117,7 +117,7 @@ export function rescueTests(inWorld: InWorld): void {
     )
 
     test(
-      'a claim that finds nothing takes back expired leases by itself',
+      'a claim that finds nothing rescues jobs with an expired lease itself',
       inWorld(async ({ holdfast, another, clock }) => {
         await holdfast.queue('mail').enqueue('lost')
         await claimOne(holdfast, 'mail')
@@ -128,7 +128,7 @@ export function rescueTests(inWorld: InWorld): void {
     )
 
     test(
-      'a rescued job keeps its dedup key, and meets no other holder on its way back',
+      'a rescued job keeps its dedup key all the time',
       inWorld(async ({ holdfast, clock }) => {
         const dedup = { key: 'k' }
         const { id } = await holdfast.queue('mail').enqueue(1, { dedup })

@@ -7,7 +7,7 @@ import type { InWorld } from './world.ts'
 export function resultTests(inWorld: InWorld): void {
   describe('waiting for a result', () => {
     test(
-      'answers with what the job gave, whether it has ended already or not yet',
+      'returns the result of the job, whether it has ended already or not yet',
       inWorld(async ({ holdfast, another }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const waiting = [holdfast, holdfast, await another()].map((client) => client.result(id))
@@ -18,7 +18,7 @@ export function resultTests(inWorld: InWorld): void {
     )
 
     test(
-      'is told at once by the process that settles the job',
+      'ends at once in the process that settles the job',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const waiting = holdfast.result(id)
@@ -46,7 +46,7 @@ export function resultTests(inWorld: InWorld): void {
     )
 
     test(
-      'of a queue that keeps nothing is JOB_NOT_FOUND once the job is gone, and says why',
+      'of a queue without retention is JOB_NOT_FOUND after the job is removed, and says why',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail', { retain: { done: 0 } }).enqueue(1)
         const refused = rejects(holdfast.result(id), 'JOB_NOT_FOUND', { id })
@@ -56,7 +56,7 @@ export function resultTests(inWorld: InWorld): void {
     )
 
     test(
-      'ends with WAIT_TIMEOUT and leaves the job alone; a signal and a close end it too',
+      'ends with WAIT_TIMEOUT and does not change the job; a signal and a close end it too',
       inWorld(async ({ holdfast, another }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         await rejects(holdfast.result(id, { timeout: 30 }), 'WAIT_TIMEOUT', { id, timeoutMs: 30 })
@@ -73,7 +73,7 @@ export function resultTests(inWorld: InWorld): void {
     )
 
     test(
-      'goes on across retries and a requeue, until the job has ended for good',
+      'continues over retries and a requeue, until the job has ended',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const waiting = holdfast.result(id)

@@ -6,7 +6,7 @@ import type { InWorld, World } from './world.ts'
 export function retentionTests(inWorld: InWorld): void {
   describe('retention', () => {
     test(
-      'done and cancelled jobs stay readable for a day, dead ones for 14, and are swept then',
+      'done and cancelled jobs are kept for a day, dead ones for 14 days, and are then pruned',
       inWorld(async (world) => {
         const { holdfast, clock } = world
         const ids = await oneOfEach(world, 'mail')
@@ -25,7 +25,7 @@ export function retentionTests(inWorld: InWorld): void {
     )
 
     test(
-      'each queue has its own retention, obeyed by clients that never saw its definition',
+      'each queue has its own retention, which applies to clients that never saw its definition',
       inWorld(async (world) => {
         const { holdfast, clock, another } = world
         await holdfast.queue('short', { retain: { done: '1m', dead: '1h' } }).enqueue('defines it')
@@ -58,7 +58,7 @@ export function retentionTests(inWorld: InWorld): void {
     )
 
     test(
-      'a retention of Infinity keeps for ever',
+      'a job with a retention of Infinity is never pruned',
       inWorld(async (world) => {
         const { holdfast, clock } = world
         const retain = { done: Number.POSITIVE_INFINITY, dead: Number.POSITIVE_INFINITY }
@@ -72,7 +72,7 @@ export function retentionTests(inWorld: InWorld): void {
     )
 
     test(
-      'nothing live is touched, however old it is',
+      'no live job is pruned, however old it is',
       inWorld(async ({ holdfast, clock }) => {
         const queue = holdfast.queue('mail', { retain: { done: 1, dead: 1 } })
         const [running, ready, scheduled] = await queue.enqueueMany([
@@ -92,7 +92,7 @@ export function retentionTests(inWorld: InWorld): void {
     )
 
     test(
-      'a retention that ended is swept in one call, however much it is',
+      'one sweep prunes all jobs past their retention, however many',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 2_500 }, (_, payload) => ({ payload })))
         const leases = await holdfast.claim(['mail'], { max: 2_500 })

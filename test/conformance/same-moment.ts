@@ -1,4 +1,4 @@
-// Calls that meet in one moment share a commit; nobody may be able to tell.
+// Calls at the same moment share a commit. No caller may notice it.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
@@ -8,13 +8,13 @@ import { claimOne, rejects } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 const id = '0198c5a0-0000-7000-8000-000000000001'
-/** Half of what a poll would take. */
+/** Half of the time until a poll. */
 const promptMs = 500
 
 export function sameMomentTests(inWorld: InWorld): void {
-  describe('in the same moment', () => {
+  describe('at the same moment', () => {
     test(
-      'two enqueues alike in everything, id included, make one job and one refusal',
+      'two equal enqueues with the same id make one job and one refusal',
       inWorld(async ({ holdfast }) => {
         const twice = [1, 2].map(() => holdfast.queue('mail').enqueue('same', { id }))
         const outcomes = (await Promise.allSettled(twice)).map((o) =>
@@ -30,7 +30,7 @@ export function sameMomentTests(inWorld: InWorld): void {
     )
 
     test(
-      'one hold settled several times is settled once',
+      'a lease that is settled several times is settled once',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -44,7 +44,7 @@ export function sameMomentTests(inWorld: InWorld): void {
     )
 
     test(
-      'one hold settled twice in the same words is settled once',
+      'a lease that is settled twice in the same way is settled once',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -55,7 +55,7 @@ export function sameMomentTests(inWorld: InWorld): void {
     )
 
     test(
-      'a waiting claim gets its job promptly, whatever else goes out beside the enqueue',
+      'a waiting claim gets its job promptly, whatever other calls are in the flush of the enqueue',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('held').enqueue(1)
         const held = await claimOne(holdfast, 'held')
@@ -73,7 +73,7 @@ export function sameMomentTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job that comes while a waiter is being served goes to the next who waits',
+      'a job that is enqueued while a waiting claim gets another goes to the next waiting claim',
       inWorld(async ({ holdfast }) => {
         await judgePrompt(async () => {
           await holdfast.queue('mail').enqueue(1)
@@ -88,7 +88,7 @@ export function sameMomentTests(inWorld: InWorld): void {
     )
 
     test(
-      'a bad option beside good ones fails alone, and closing does not wait for it',
+      'a call with a bad option fails alone, and a close does not wait for it',
       inWorld(async ({ holdfast, another }) => {
         const client = await another()
         const bad = { dedup: { key: 'k', replace: () => true } } as unknown as EnqueueOptions
@@ -106,7 +106,7 @@ export function sameMomentTests(inWorld: InWorld): void {
     )
 
     test(
-      'two follow-ups that cannot be prepared are one refusal',
+      'two invalid follow-ups of a settlement make one refusal',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -122,7 +122,7 @@ export function sameMomentTests(inWorld: InWorld): void {
   })
 }
 
-/** One slow moment is the machine's; more are a lost wake-up that the poll made good. */
+/** One slow run may be due to the machine. More than one mean that a wake-up was lost and only the poll found the job. */
 async function judgePrompt(once: () => Promise<number>): Promise<void> {
   const tookMs: number[] = []
   for (let n = 0; n < 10; n++) tookMs.push(await once())

@@ -10,7 +10,7 @@ import type { InWorld, TestClock } from './world.ts'
 export function scheduleTests(inWorld: InWorld): void {
   describe('schedules', () => {
     test(
-      'a slot becomes a job when it is due, with the payload, the options, and headers that name it',
+      'a slot enqueues a job when it is due, with the payload, the options, and headers that name the slot',
       inWorld(async ({ holdfast, clock }) => {
         const declared = await holdfast.schedule('report', {
           ...{ cron: '0 * * * *', queue: 'reports', payload: { kind: 'hourly' } },
@@ -35,7 +35,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a slot fires once, however often and by however many it is looked at, also when its job is done and forgotten',
+      'a slot fires once, however many processes check it and how often, also after its job is done and removed',
       inWorld(async ({ holdfast, clock, another }) => {
         const queue = defineQueue('reports', { retain: { done: 0 } })
         await holdfast.schedule('report', { cron: '0 * * * *', queue, missed: 'all' })
@@ -56,23 +56,23 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'who comes with an old version in hand fires nothing, however late it comes',
+      'an advance with an old version fires nothing, however late it comes',
       inWorld(async ({ holdfast, clock, store }) => {
         await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports' })
-        const sleeper = await store()
-        const seen = await sleeper.kvGet('holdfast.schedule.report')
+        const stale = await store()
+        const seen = await stale.kvGet('holdfast.schedule.report')
         await clock.advance(hour)
         assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
         await clock.advance(1_000 * day)
         const { version = null, value = '' } = seen ?? {}
         const step = { key: 'holdfast.schedule.report', version, value, jobs: [newJob] }
-        assert.equal(await sleeper.advance(step), 'stale')
+        assert.equal(await stale.advance(step), 'stale')
         assert.equal((await holdfast.stats('reports')).ready, 1)
       }),
     )
 
     test(
-      'an advance lands whole or not at all',
+      'an advance commits as a whole or not at all',
       inWorld(async ({ holdfast, store }) => {
         const seam = await store()
         const id = '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'
@@ -82,16 +82,16 @@ export function scheduleTests(inWorld: InWorld): void {
         assert.ok(typeof answer === 'object' && 'refused' in answer && answer.refused === 'DUPLICATE_JOB_ID')
         assert.equal(await holdfast.kv.get('cursor'), null)
         assert.equal((await holdfast.stats()).ready, 1)
-        const landed = await seam.advance({ ...step, jobs: [newJob] })
-        assert.ok(typeof landed === 'object' && 'enqueued' in landed)
-        assert.deepEqual(landed.enqueued, [{ id: newJob.id, status: 'created' }])
-        assert.equal((await holdfast.kv.get('cursor'))?.version, landed.version)
+        const advanced = await seam.advance({ ...step, jobs: [newJob] })
+        assert.ok(typeof advanced === 'object' && 'enqueued' in advanced)
+        assert.deepEqual(advanced.enqueued, [{ id: newJob.id, status: 'created' }])
+        assert.equal((await holdfast.kv.get('cursor'))?.version, advanced.version)
         assert.equal((await holdfast.stats()).ready, 2)
       }),
     )
 
     test(
-      'missed slots: skip fires none of them, once one job for all, all each of them',
+      'of missed slots `skip` fires none, `once` one job for all, `all` every one',
       inWorld(async ({ holdfast, clock }) => {
         for (const missed of ['skip', 'once', 'all'] as const) {
           await holdfast.schedule(missed, { cron: '0 * * * *', queue: missed, missed })
@@ -118,7 +118,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'all makes up for the latest thousand slots, in their order, and passes over older ones',
+      '`all` fires the latest thousand missed slots in their order, and skips older ones',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.schedule('tick', { cron: '* * * * *', queue: 'ticks', missed: 'all' })
         await clock.advance(1_200 * minute)
@@ -132,7 +132,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a clock that is set back fires no slot again, and goes on where it was',
+      'after the clock is set back no slot fires again, and the schedule continues where it was',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', missed: 'all' })
         await clock.advance(3 * hour)
@@ -147,7 +147,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a slot of the hour that is skipped comes right after it; one of the hour that comes twice fires once',
+      'a slot in the hour that daylight saving skips fires right after it; one in the repeated hour fires once',
       inWorld(async ({ holdfast, clock }) => {
         await goTo(clock, '2030-03-30T12:00Z')
         const berlin = { cron: '30 2 * * *', timeZone: 'Europe/Berlin', queue: 'reports', missed: 'all' } as const
@@ -166,7 +166,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a paused schedule fires nothing, and slots of that time never',
+      'a paused schedule fires nothing, and the slots of that time never fire',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', missed: 'all' })
         assert.equal(await holdfast.pauseSchedule('report'), true)
@@ -184,7 +184,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'run now enqueues a job beside those of slots, also while it is paused',
+      'run now enqueues a job besides those of slots, also while the schedule is paused',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', payload: 7 })
         await holdfast.pauseSchedule('report')
@@ -199,7 +199,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'an unscheduled one fires no more; declared again it starts with the next slot',
+      'an unscheduled schedule fires no more; declared again it starts with the next slot',
       inWorld(async ({ holdfast, clock, another }) => {
         const options = { cron: '0 * * * *', queue: 'reports', missed: 'all' } as const
         await holdfast.schedule('report', options)
@@ -218,20 +218,20 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a slot whose job meets the holder of its dedup key makes none, and says so',
+      'a slot whose job is a duplicate by its dedup key enqueues none, and emits an event',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', dedup: { key: 'report' } })
-        const skipped = told(holdfast, 'schedule.skipped')
+        const skipped = events(holdfast, 'schedule.skipped')
         await clock.advance(hour)
         assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
         await clock.advance(hour)
         assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 1 })
-        assert.deepEqual(skipped, [{ schedule: 'report', slots: 1, reason: 'held' }])
+        assert.deepEqual(skipped, [{ schedule: 'report', slots: 1, reason: 'duplicate' }])
       }),
     )
 
     test(
-      'schedules are listed by name with what is known of each',
+      'schedules are listed by name with their state',
       inWorld(async ({ holdfast, clock, another }) => {
         await holdfast.schedule('b', { cron: '*/10 * * * *', queue: 'q' })
         await holdfast.schedule('a', { cron: '@daily', timeZone: 'America/New_York', queue: 'q', payload: [1] })
@@ -255,12 +255,12 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'another declaration takes effect from now on, is told, and shows as drift to who declared it before',
+      'another declaration applies from now on, emits an event, and is reported as drift to the process that declared it before',
       inWorld(async ({ holdfast, clock, another }) => {
         const options = { cron: '0 * * * *', queue: 'reports', payload: { a: 1, b: 2 } }
         await holdfast.schedule('report', options)
         const newer = await another()
-        const changed = told(newer, 'schedule.changed')
+        const changed = events(newer, 'schedule.changed')
         await clock.advance(30 * minute)
         const same = await newer.schedule('report', { ...options, payload: { b: 2, a: 1 } })
         assert.deepEqual([same.drift, same.changedAt, changed], [[], same.createdAt, []])
@@ -282,7 +282,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'another payload alone moves no slot: what was missed is made up for with the new one',
+      'a changed payload moves no slot: missed slots fire with the new payload',
       inWorld(async ({ holdfast, clock }) => {
         const options = { cron: '0 * * * *', queue: 'reports', missed: 'once' } as const
         await holdfast.schedule('report', { ...options, payload: 1 })
@@ -297,7 +297,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a schedule whose code is gone keeps firing, and shows for how long nobody has declared it',
+      'a schedule that no code declares any more keeps firing, and the listing shows since when',
       inWorld(async ({ holdfast, clock, another }) => {
         const code = await another()
         await code.schedule('report', { cron: '@daily', queue: 'reports', missed: 'all' })
@@ -313,7 +313,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'what is no schedule under its key is told of and harms no other',
+      'an entry that is no schedule emits an event and affects no other schedule',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports' })
         await holdfast.kv.put('holdfast.schedule.broken', { cron: 7 })
@@ -323,7 +323,7 @@ export function scheduleTests(inWorld: InWorld): void {
           cursor: 0,
           job: { queue: 'q', payload: '1' },
         })
-        const failed = told(holdfast, 'schedule.failed')
+        const failed = events(holdfast, 'schedule.failed')
         await clock.advance(hour)
         assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
         assert.deepEqual(
@@ -331,7 +331,7 @@ export function scheduleTests(inWorld: InWorld): void {
           ['broken', 'worse'],
         )
         await fire(holdfast)
-        assert.equal(failed.length, 2, 'and not at every look')
+        assert.equal(failed.length, 2, 'and not at every check')
         await holdfast.schedule('broken', { cron: '0 * * * *', queue: 'reports' })
         assert.deepEqual(
           (await holdfast.schedules()).map(({ name }) => name),
@@ -341,7 +341,7 @@ export function scheduleTests(inWorld: InWorld): void {
     )
 
     test(
-      'bad options are refused with what is wrong with them, and nothing is stored',
+      'bad options are refused with the reason, and nothing is stored',
       inWorld(async ({ holdfast }) => {
         const good = { cron: '0 * * * *', queue: 'reports' }
         const cases: [object, RegExp][] = [
@@ -372,7 +372,7 @@ export function scheduleTests(inWorld: InWorld): void {
         )
         await rejects(holdfast.schedule('report', { ...good, payload: 'x'.repeat(256 * 1024) }), 'PAYLOAD_TOO_LARGE')
         for (const change of ['pauseSchedule', 'resumeSchedule', 'runScheduleNow'] as const) {
-          await rejects(holdfast[change]('nobody'), 'SCHEDULE_NOT_FOUND')
+          await rejects(holdfast[change]('unknown'), 'SCHEDULE_NOT_FOUND')
         }
         assert.deepEqual(await holdfast.schedules(), [])
       }),
@@ -401,7 +401,7 @@ async function slotsOf(holdfast: Holdfast, queue: string, length = 5): Promise<s
   return jobs.map(({ headers }) => (headers['holdfast-slot'] ?? '').slice(length === 5 ? 11 : 0, 16))
 }
 
-function told<Name extends keyof HoldfastEvents>(holdfast: Holdfast, name: Name): HoldfastEvents[Name][] {
+function events<Name extends keyof HoldfastEvents>(holdfast: Holdfast, name: Name): HoldfastEvents[Name][] {
   const events: HoldfastEvents[Name][] = []
   holdfast.on(name, (event) => events.push(event))
   return events

@@ -23,7 +23,7 @@ export function schedulingTests(inWorld: InWorld): void {
     )
 
     test(
-      'runAt is the same by a date, and one that has passed is ready at once',
+      'runAt schedules for a date, and a date in the past makes the job ready at once',
       inWorld(async ({ holdfast, clock }) => {
         const at = clock.now() + hour
         const dated = await holdfast.queue('mail').enqueue(1, { runAt: new Date(at) })
@@ -40,7 +40,7 @@ export function schedulingTests(inWorld: InWorld): void {
     )
 
     test(
-      'jobs that became due come behind those that were ready, in order of their time',
+      'jobs that became due come after those that were ready, in the order of their time',
       inWorld(async ({ holdfast, clock }) => {
         const queue = holdfast.queue('mail')
         await queue.enqueue('third', { delay: '3s' })
@@ -57,7 +57,7 @@ export function schedulingTests(inWorld: InWorld): void {
     )
 
     test(
-      'jobs that are due at the same time come in the order they were given',
+      'jobs that are due at the same time come in the order in which they were enqueued',
       inWorld(async ({ holdfast, clock }) => {
         const payloads = Array.from({ length: 25 }, (_, n) => n)
         await holdfast.queue('mail').enqueueMany(payloads.map((payload) => ({ payload, delay: '1s' })))
@@ -68,7 +68,7 @@ export function schedulingTests(inWorld: InWorld): void {
     )
 
     test(
-      'one sweep brings everything that is due, however much it is, once',
+      'one sweep promotes every due job once, however many',
       inWorld(async ({ holdfast, another, clock }) => {
         const many = Array.from({ length: 2_500 }, (_, payload) => ({ payload, delay: 1_000 + payload }))
         await holdfast.queue('mail').enqueueMany(many)
@@ -83,7 +83,7 @@ export function schedulingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a claim that finds nothing brings what is due by itself',
+      'a claim that finds nothing promotes due jobs itself',
       inWorld(async ({ holdfast, another, clock }) => {
         await holdfast.queue('mail').enqueue('due', { delay: '5m' })
         await clock.advance(5 * minute)
@@ -95,7 +95,7 @@ export function schedulingTests(inWorld: InWorld): void {
 
   describe('latest start', () => {
     test(
-      'a job that was not started in time is never handed out, and the sweep cancels it with that reason',
+      'a job past its latest start is never claimed, and the sweep cancels it with that reason',
       inWorld(async ({ holdfast, clock }) => {
         const dedup = { key: 'k' }
         const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: clock.now() + minute, dedup })
@@ -112,7 +112,7 @@ export function schedulingTests(inWorld: InWorld): void {
     )
 
     test(
-      'the sweep says how many were overdue, scheduled ones among them',
+      'the sweep reports how many jobs were overdue, including scheduled ones',
       inWorld(async ({ holdfast, clock }) => {
         const startBefore = clock.now() + minute
         const ready = await holdfast.queue('mail').enqueue(1, { startBefore })
@@ -138,7 +138,7 @@ export function schedulingTests(inWorld: InWorld): void {
     )
 
     test(
-      'once a job was claimed its latest start does not matter any more',
+      'after its first claim the latest start of a job no longer matters',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: clock.now() + minute })
         const first = await claimOne(holdfast, 'mail')

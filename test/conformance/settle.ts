@@ -35,7 +35,7 @@ export function settleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a permanent error is dead at once, whatever attempts are left, with the error kept',
+      'a permanent error makes the job dead at once, whatever attempts are left, and is kept',
       inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -86,7 +86,7 @@ export function settleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a worker may give a job up as cancelled without being asked',
+      'a worker may settle a job as cancelled without a request',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         assert.equal((await (await claimOne(holdfast, 'mail')).cancelled()).state, 'cancelled')
@@ -96,7 +96,7 @@ export function settleTests(inWorld: InWorld): void {
     )
 
     test(
-      'of settlements that race for one lease exactly one lands',
+      'of settlements that race for one lease exactly one is accepted',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
@@ -110,7 +110,7 @@ export function settleTests(inWorld: InWorld): void {
     )
 
     test(
-      'settlements that meet land each for itself',
+      'settlements in the same flush succeed or fail independently',
       inWorld(async ({ holdfast }) => {
         const ids = (
           await holdfast.queue('mail').enqueueMany(Array.from({ length: 100 }, (_, n) => ({ payload: n })))
@@ -135,7 +135,7 @@ export function settleTests(inWorld: InWorld): void {
         const kinds = ['done', 'retry', 'done', 'release', 'done', 'snooze'] as const
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 40 }, (_, payload) => ({ payload })))
         const leases = await holdfast.claim(['mail'], { max: 40 })
-        const order = leases.map((_, n) => (n * 17) % 40) // every one, far from its neighbours
+        const order = leases.map((_, n) => (n * 17) % 40) // every lease once, in a scattered order
         await Promise.all(
           order.map(async (n) => {
             const lease = leases[n]
@@ -154,7 +154,7 @@ export function settleTests(inWorld: InWorld): void {
     )
 
     test(
-      'a result that does not fit its schema, or JSON, or 1 MiB is refused and leaves the lease as it is',
+      'a result that does not match its schema, is not JSON, or exceeds 1 MiB is refused and leaves the lease unchanged',
       inWorld(async ({ holdfast }) => {
         const queue = defineQueue('mail', { result: z.object({ sent: z.boolean() }) })
         const { id } = await holdfast.queue(queue).enqueue(1)

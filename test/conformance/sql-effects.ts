@@ -1,4 +1,4 @@
-// `effects.sql`: statements of the application's own, in the transaction that settles the job.
+// `effects.sql`: statements of the application in the transaction that settles the job.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -7,12 +7,12 @@ import { Permanent } from '../../src/lease/permanent.ts'
 import type { Effects } from '../../src/queue/effects.ts'
 import { allJobs, claimOne, everything, heard, readJob, rejects } from './expect.ts'
 import {
+  type ApplicationSql,
   type Dialect,
   type InSqlWorld,
   type InWorld,
   type KeptValue,
   type SqlFailingAtCommit,
-  type SqlHand,
   type StoreUnderTest,
   type World,
   withSql,
@@ -21,7 +21,7 @@ import {
 export function sqlEffectTests(inWorld: InWorld, { runsSql, dialect }: StoreUnderTest): void {
   describe('SQL effects', () => {
     if (dialect) {
-      landingTests(withSql(inWorld), dialect)
+      commitsWithJobTests(withSql(inWorld), dialect)
       failureTests(withSql(inWorld), dialect)
       commitTests(withSql(inWorld), dialect)
       keptTests(withSql(inWorld), dialect)
@@ -30,10 +30,10 @@ export function sqlEffectTests(inWorld: InWorld, { runsSql, dialect }: StoreUnde
   })
 }
 
-/** The application cannot look into the database: only statements can. */
+/** For a database that only SQL effects can reach, not the application. */
 function unseenTests(inWorld: InWorld): void {
   test(
-    'statements land with their job or not at all, where nobody else reaches the tables',
+    'statements commit with their job or not at all, in a database that only effects can reach',
     inWorld(async ({ holdfast }) => {
       assert.equal(holdfast.capabilities.sqlEffects, true)
       await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
@@ -51,7 +51,7 @@ function unseenTests(inWorld: InWorld): void {
   )
 
   test(
-    'a statement that fails at the commit fails its own job, where nobody else reaches the tables',
+    'a statement that fails at the commit fails its own job, in a database that only effects can reach',
     inWorld(async ({ holdfast }) => {
       await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
       const [first, second, third] = await holdfast.claim(['mail'], { max: 3 })
@@ -77,7 +77,7 @@ function unseenTests(inWorld: InWorld): void {
 
 function refusedTests(inWorld: InWorld): void {
   test(
-    'a store that cannot run them says so, fails the job, and applies none of its effects',
+    'a store that cannot run SQL fails the job with that reason, and applies none of its effects',
     inWorld(async ({ holdfast }) => {
       assert.equal(holdfast.capabilities.sqlEffects, false)
       const { id } = await holdfast.queue('mail').enqueue(1)
@@ -96,13 +96,13 @@ function refusedTests(inWorld: InWorld): void {
   )
 }
 
-type SqlWorld = World & { readonly sql: SqlHand }
+type SqlWorld = World & { readonly sql: ApplicationSql }
 
 const ends: Readonly<Record<string, (lease: Lease, effects: Effects, world: SqlWorld) => Promise<unknown>>> = {
   done: (lease, effects) => lease.done('ok', effects),
   dead: (lease, effects) => lease.dead(new Error('no'), effects),
   'dead of a Permanent error': (lease, effects) => lease.retry(new Permanent('never', { effects })),
-  'given up as cancelled': (lease, effects) => lease.cancelled(effects),
+  'settled as cancelled': (lease, effects) => lease.cancelled(effects),
   'cancelled while it waits': async (lease, effects, { holdfast }) => {
     await lease.release()
     assert.equal(await holdfast.cancel(lease.job.id, { effects }), 'cancelled')
@@ -111,17 +111,17 @@ const ends: Readonly<Record<string, (lease: Lease, effects: Effects, world: SqlW
     assert.equal(await holdfast.cancel(lease.job.id, { effects }), 'requested')
     assert.equal((await lease.retry(new Error('no'))).state, 'cancelled')
   },
-  'cancelled on request when its lease runs out': async (lease, effects, { holdfast, clock }) => {
+  'cancelled on request when its lease expires': async (lease, effects, { holdfast, clock }) => {
     assert.equal(await holdfast.cancel(lease.job.id, { effects }), 'requested')
     await clock.advance(60_000)
     await holdfast.sweep()
   },
 }
 
-function landingTests(inSql: InSqlWorld, dialect: Dialect): void {
+function commitsWithJobTests(inSql: InSqlWorld, dialect: Dialect): void {
   for (const [how, end] of Object.entries(ends)) {
     test(
-      `statements land with a job that is ${how}`,
+      `statements commit with a job that is ${how}`,
       inSql(async (world) => {
         const { holdfast, sql } = world
         const notes = await table(sql)
@@ -172,7 +172,7 @@ function landingTests(inSql: InSqlWorld, dialect: Dialect): void {
   )
 
   test(
-    'values arrive as they were given',
+    'values are stored as they were given',
     inSql(async ({ holdfast, sql }) => {
       const columns = dialect.values.map(({ type }, i) => `v${i} ${type}`)
       await sql.query(`create table ${sql.schema}.kept (${columns.join(', ')})`)
@@ -186,7 +186,7 @@ function landingTests(inSql: InSqlWorld, dialect: Dialect): void {
   )
 
   test(
-    'a job may be settled by many statements, and many jobs at once',
+    'a settlement may have many statements, also for many jobs at once',
     inSql(async ({ holdfast, sql }) => {
       const notes = await table(sql)
       await holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
@@ -250,7 +250,7 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
   const failing = { ...dialect.failing, ...dialect.failingLikeTheStore }
   for (const [what, { make = [], text, values = [], says }] of Object.entries(failing)) {
     test(
-      `${what} fails its own job, readably, and applies nothing`,
+      `${what} fails its own job with a readable error, and applies nothing`,
       inSql(async ({ holdfast, clock, sql }) => {
         const notes = await table(sql)
         for (const each of make) await sql.query(each.replaceAll('$schema', () => sql.schema))
@@ -288,7 +288,7 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
     )
 
     test(
-      `${what} never touches the settlements it meets`,
+      `${what} does not affect other settlements in the same flush`,
       inSql(async ({ holdfast, sql }) => {
         const notes = await table(sql)
         for (const each of make) await sql.query(each.replaceAll('$schema', () => sql.schema))
@@ -310,16 +310,16 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
         )
         const { done, scheduled } = await holdfast.stats('mail')
         assert.deepEqual([done, scheduled], [19, 1])
-        const landed = Array.from({ length: 20 }, (_, n) => n).filter((n) => n % 3 !== 2 && n !== 9)
-        assert.deepEqual(await notes.all(), [7, ...landed.map((n) => 100 + n)])
-        assert.equal((await Array.fromAsync(holdfast.kv.scan('k'))).length, landed.length)
+        const stored = Array.from({ length: 20 }, (_, n) => n).filter((n) => n % 3 !== 2 && n !== 9)
+        assert.deepEqual(await notes.all(), [7, ...stored.map((n) => 100 + n)])
+        assert.equal((await Array.fromAsync(holdfast.kv.scan('k'))).length, stored.length)
       }),
     )
   }
 
   for (const [what, { make = [], text, values = [], says }] of Object.entries(dialect.failingLikeTheStore)) {
     test(
-      `${what}, brought by a requested cancel, halts no sweep: its job ends, and every other one comes back`,
+      `${what} among the effects of a requested cancel stops no sweep: its job ends, and all others are rescued`,
       inSql(async ({ holdfast, clock, sql }) => {
         const notes = await table(sql)
         for (const each of make) await sql.query(each.replaceAll('$schema', () => sql.schema))
@@ -346,7 +346,7 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
     )
 
     test(
-      `${what} refuses its own cancel, and the job waits on`,
+      `${what} refuses its own cancel, and the job still waits`,
       inSql(async ({ holdfast, sql }) => {
         const notes = await table(sql)
         for (const each of make) await sql.query(each.replaceAll('$schema', () => sql.schema))
@@ -365,7 +365,7 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
   }
 
   test(
-    'what is no statement is refused in the same way, alone',
+    'a value that is no statement is refused in the same way, alone',
     inSql(async ({ holdfast, sql }) => {
       const notes = await table(sql)
       const wrong = [
@@ -391,7 +391,7 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
   )
 
   test(
-    'a failing statement of dead, of a Permanent error and of cancelled fails the job the same way',
+    'a failing statement of a settlement as dead, permanent or cancelled fails the job in the same way',
     inSql(async ({ holdfast, sql }) => {
       const notes = await table(sql)
       const effects = { sql: [notes.add(1), { text: dialect.broken }] }
@@ -407,7 +407,7 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
   )
 
   test(
-    'a cancel whose statement fails is refused and the job waits on',
+    'a cancel whose statement fails is refused, and the job still waits',
     inSql(async ({ holdfast, sql }) => {
       const notes = await table(sql)
       const { id } = await holdfast.queue('mail').enqueue(1)
@@ -422,7 +422,7 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
   )
 
   test(
-    'a requested cancel whose statement fails ends the job all the same, and says why',
+    'a requested cancel whose statement fails still ends the job, with the reason',
     inSql(async ({ holdfast, sql }) => {
       const notes = await table(sql)
       const { id } = await holdfast.queue('mail').enqueue(1)
@@ -439,11 +439,11 @@ function failureTests(inSql: InSqlWorld, dialect: Dialect): void {
 const numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 const others = numbers.filter((n) => n !== 7)
 
-/** Statements that no savepoint guards against: the store learns of them when it commits. */
+/** Statements whose failure no savepoint catches: they fail only at the commit of the store. */
 function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
   for (const [what, way] of Object.entries(dialect.failingAtCommit)) {
     test(
-      `${what} that fails at the commit fails its own job, readably, and nothing that it meets`,
+      `${what} that fails at the commit fails its own job with a readable error, and no other settlement`,
       inSql(async ({ holdfast, clock, sql }) => {
         const guarded = await guardedTable(sql, way)
         const leases = await claimNumbers(holdfast)
@@ -454,9 +454,9 @@ function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
         }
         const outcomes = await Promise.allSettled([holdfast.kv.put('beside', 1), ...leases.map(settle)])
         assert.deepEqual(failuresOf(outcomes), [[7, 'INVALID_OPTION']])
-        const landed = others.filter((n) => n % 4 !== 0)
-        assert.deepEqual(await guarded.landed(), landed)
-        assert.equal((await Array.fromAsync(holdfast.kv.scan('k'))).length, landed.length)
+        const stored = others.filter((n) => n % 4 !== 0)
+        assert.deepEqual(await guarded.stored(), stored)
+        assert.equal((await Array.fromAsync(holdfast.kv.scan('k'))).length, stored.length)
 
         const { id } = (leases[6] as Lease).job
         const { state, attempts, history, runAt } = await readJob(holdfast, id)
@@ -471,13 +471,13 @@ function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
         await rejects(again.done(null, { sql: guarded.add(7) }), 'INVALID_OPTION')
         const dead = await readJob(holdfast, id)
         assert.deepEqual([dead.state, dead.attempts, dead.error?.name], ['dead', 2, 'EffectFailed'])
-        assert.deepEqual(await guarded.landed(), landed)
+        assert.deepEqual(await guarded.stored(), stored)
       }),
     )
 
     if (way.isVariant) continue
     test(
-      `${what} that fails at the commit fails a job that is dead or given up`,
+      `${what} that fails at the commit fails a settlement as dead or cancelled`,
       inSql(async ({ holdfast, sql }) => {
         const guarded = await guardedTable(sql, way)
         const leases = await claimNumbers(holdfast, 3)
@@ -492,12 +492,12 @@ function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
         for (const outcome of outcomes)
           assert.equal(outcome.status === 'rejected' && outcome.reason.code, 'INVALID_OPTION')
         for (const { job } of leases) assert.equal((await readJob(holdfast, job.id)).state, 'scheduled')
-        assert.deepEqual(await guarded.landed(), [])
+        assert.deepEqual(await guarded.stored(), [])
       }),
     )
 
     test(
-      `${what} that fails at the commit refuses its own cancel, and the job waits on`,
+      `${what} that fails at the commit refuses its own cancel, and the job still waits`,
       inSql(async ({ holdfast, sql }) => {
         const guarded = await guardedTable(sql, way)
         const jobs = await holdfast.queue('mail').enqueueMany(numbers.map((payload) => ({ payload })))
@@ -508,12 +508,12 @@ function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
         assert.match(String((outcomes[7] as PromiseRejectedResult).reason.message), way.says)
         const [waiting] = await holdfast.claim(['mail'], { max: 10 })
         assert.equal(waiting?.job.payload, 7)
-        assert.deepEqual(await guarded.landed(), others)
+        assert.deepEqual(await guarded.stored(), others)
       }),
     )
 
     test(
-      `${what} that fails at the commit ends a requested cancel all the same: by its holder, and by the sweep`,
+      `${what} that fails at the commit does not keep a requested cancel from ending the job, by its worker or by the sweep`,
       inSql(async ({ holdfast, clock, sql }) => {
         const guarded = await guardedTable(sql, way)
         const leases = await claimNumbers(holdfast)
@@ -540,9 +540,9 @@ function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
           assert.deepEqual([state, error?.name], ['cancelled', isBad ? 'EffectFailed' : 'LeaseExpired'])
           if (isBad) assert.match(error?.message ?? '', way.says)
         }
-        assert.deepEqual(await guarded.landed(), others)
-        const told = failures.map((each) => (each as unknown[]).slice(0, 2))
-        assert.deepEqual(told, [[(leases[6] as Lease).job.id, 'cancelled']])
+        assert.deepEqual(await guarded.stored(), others)
+        const events = failures.map((each) => (each as unknown[]).slice(0, 2))
+        assert.deepEqual(events, [[(leases[6] as Lease).job.id, 'cancelled']])
       }),
     )
 
@@ -561,14 +561,14 @@ function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
         assert.match((await refused).message, way.says)
         assert.equal((await readJob(holdfast, pickup.id)).state, 'scheduled')
         await pickup.accept(1, { effects: { sql: guarded.add(8) } })
-        assert.deepEqual(await guarded.landed(), [8])
+        assert.deepEqual(await guarded.stored(), [8])
         assert.equal((await readJob(holdfast, pickup.id)).state, 'done')
       }),
     )
   }
 
   test(
-    'what is in order only at the commit lands, also beside a settlement that fails there',
+    'statements whose constraint holds only at the commit succeed, also beside a settlement that fails there',
     inSql(async ({ holdfast, sql }) => {
       const [way] = Object.values(dialect.failingAtCommit)
       assert.ok(way)
@@ -581,18 +581,18 @@ function commitTests(inSql: InSqlWorld, dialect: Dialect): void {
         leases[2]?.done(null, { sql: [...guarded.add(21), { ...parent, values: [21] }] }),
       ])
       assert.deepEqual(failuresOf(outcomes), [[1, 'INVALID_OPTION']])
-      assert.deepEqual(await guarded.landed(), [20, 21])
+      assert.deepEqual(await guarded.stored(), [20, 21])
     }),
   )
 }
 
-async function guardedTable({ schema, query }: SqlHand, { make, add, table }: SqlFailingAtCommit) {
+async function guardedTable({ schema, query }: ApplicationSql, { make, add, table }: SqlFailingAtCommit) {
   const named = (text: string) => text.replaceAll('$schema', () => schema)
   for (const text of make) await query(named(text))
   const all = `select n from ${named(table)} where n <> 7 order by n`
   return {
     add: (n: number) => add(n).map(({ text, values = [] }) => ({ text: named(text), values })),
-    landed: async () => (await query(all)).map(({ n }) => n),
+    stored: async () => (await query(all)).map(({ n }) => n),
   }
 }
 
@@ -614,7 +614,7 @@ function keptTests(inSql: InSqlWorld, dialect: Dialect): void {
   for (const value of dialect.values) {
     const { what, type, given } = value
     test(
-      `${what} that comes with a requested cancel arrives as it was given, or is refused at once`,
+      `${what} in the effects of a requested cancel is stored as it was given, or is refused at once`,
       inSql(async ({ holdfast, sql }) => {
         await sql.query(`create table ${sql.schema}.kept (v ${type})`)
         const { id } = await holdfast.queue('mail').enqueue(1)
@@ -634,7 +634,7 @@ function readAgain(value: KeptValue): unknown {
   return 'read' in value ? value.read : value.given
 }
 
-async function table({ schema, query }: SqlHand) {
+async function table({ schema, query }: ApplicationSql) {
   const name = `${schema}.notes`
   await query(`create table ${name} (n int unique check (n >= 0), note text)`)
   return {

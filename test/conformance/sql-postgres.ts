@@ -1,6 +1,6 @@
-// PostgreSQL as an application speaks to it.
+// PostgreSQL as an application uses it.
 import type { Pool, PoolClient } from 'pg'
-import type { CallerTx, Dialect, SqlFailingAtCommit, SqlHand } from './world.ts'
+import type { ApplicationSql, CallerTx, Dialect, SqlFailingAtCommit } from './world.ts'
 
 /** A deferred trigger that raises this error for the number 7. */
 function raising(errcode: string): SqlFailingAtCommit {
@@ -24,9 +24,9 @@ export const postgresDialect: Dialect = {
   broken: 'select 1 / 0',
   failing: {
     'a syntax error': { text: 'inzert into $notes values (1)', says: /syntax error/ },
-    'a table that is not there': { text: 'insert into nowhere values (1)', says: /"nowhere" does not exist/ },
+    'a table that does not exist': { text: 'insert into nowhere values (1)', says: /"nowhere" does not exist/ },
     'a broken constraint': { text: 'insert into $notes values (-1)', says: /violates check constraint/ },
-    'a row that is there already': { text: 'insert into $notes values (7)', says: /duplicate key/ },
+    'a row that already exists': { text: 'insert into $notes values (7)', says: /duplicate key/ },
     'a division by zero': { text: 'insert into $notes select 1 / $1::int', values: [0], says: /division by zero/ },
     'too few values': { text: 'insert into $notes values ($1)', values: [], says: /parameter/ },
     'too many values': { text: 'insert into $notes values ($1)', values: [1, 2], says: /parameter/ },
@@ -51,10 +51,10 @@ export const postgresDialect: Dialect = {
       says: /not today/,
     },
     commit: { text: 'commit', says: /transaction/ },
-    'rollback behind a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
-    'commit behind a comment in a comment': { text: '/* /* x */ */ commit', says: /transaction/ },
-    'commit behind a line that ends as on an old Mac': { text: '-- x\rcommit', says: /transaction/ },
-    'commit behind a semicolon': { text: ';; commit and chain', says: /transaction/ },
+    'rollback after a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
+    'commit after a comment in a comment': { text: '/* /* x */ */ commit', says: /transaction/ },
+    'commit after a line that ends with a carriage return': { text: '-- x\rcommit', says: /transaction/ },
+    'commit after a semicolon': { text: ';; commit and chain', says: /transaction/ },
     'end, spelled as the standard does': { text: 'end work', says: /transaction/ },
     'a savepoint': { text: 'savepoint mine', says: /transaction/ },
     'a return to the savepoint that guards it': { text: 'rollback to savepoint attempt', says: /transaction/ },
@@ -150,7 +150,7 @@ export const postgresDialect: Dialect = {
   },
 }
 
-export function postgresHand(pool: Pool, schema: string): SqlHand {
+export function postgresApplication(pool: Pool, schema: string): ApplicationSql {
   const transactions: PostgresTx[] = []
   return {
     schema: `"${schema}"`,

@@ -1,8 +1,8 @@
-// SQLite as an application speaks to it: connections of its own to the same file.
+// SQLite as an application uses it: its own connections to the same file.
 import { DatabaseSync, type SQLInputValue } from 'node:sqlite'
 import BetterSqlite3 from 'better-sqlite3'
 import type { SqliteDriver } from '../../src/store/sqlite/connection/driver.ts'
-import type { CallerTx, Dialect, SqlHand } from './world.ts'
+import type { ApplicationSql, CallerTx, Dialect } from './world.ts'
 
 const circle: unknown[] = []
 circle.push(circle)
@@ -14,9 +14,9 @@ export const sqliteDialect: Dialect = {
   broken: 'select abs(-9223372036854775808)',
   failing: {
     'a syntax error': { text: 'inzert into $notes values (1)', says: /syntax error/ },
-    'a table that is not there': { text: 'insert into nowhere values (1)', says: /no such table: nowhere/ },
+    'a table that does not exist': { text: 'insert into nowhere values (1)', says: /no such table: nowhere/ },
     'a broken constraint': { text: 'insert into $notes (n) values (-1)', says: /CHECK constraint failed/ },
-    'a row that is there already': { text: 'insert into $notes (n) values (7)', says: /UNIQUE constraint failed/ },
+    'a row that already exists': { text: 'insert into $notes (n) values (7)', says: /UNIQUE constraint failed/ },
     'a conflict that rolls everything back': {
       text: 'insert or rollback into $notes (n) values (7)',
       says: /UNIQUE constraint failed/,
@@ -48,10 +48,10 @@ export const sqliteDialect: Dialect = {
     'a statement that a NUL cuts short': { text: 'select 1\0; commit', says: /more than one statement/ },
     'nothing but a comment': { text: '-- x\rcommit', says: /no statements/ },
     commit: { text: 'commit', says: /transaction/ },
-    'rollback behind a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
-    'commit behind what is no comment in a comment': { text: '/* /* x */ commit', says: /transaction/ },
-    'commit behind a byte order mark': { text: '\ufeffcommit', says: /transaction/ },
-    'commit behind a semicolon': { text: ';; commit', says: /transaction/ },
+    'rollback after a comment': { text: ' /* x */ ROLLBACK', says: /transaction/ },
+    'commit after a comment that does not nest': { text: '/* /* x */ commit', says: /transaction/ },
+    'commit after a byte order mark': { text: '\ufeffcommit', says: /transaction/ },
+    'commit after a semicolon': { text: ';; commit', says: /transaction/ },
     end: { text: '-- x\nend transaction', says: /transaction/ },
     begin: { text: 'begin', says: /transaction/ },
     'a savepoint': { text: 'savepoint mine', says: /transaction/ },
@@ -109,23 +109,23 @@ export const sqliteDialect: Dialect = {
   },
 }
 
-/** How long the application waits while others write. */
+/** How long the application waits for other writers. */
 const timeout = 5_000
 
-/** What both libraries have. */
-interface Own {
+/** A connection of either library, as far as tests use it. */
+interface OwnConnection {
   exec(sql: string): unknown
   close(): unknown
   prepare(sql: string): { all(...values: SQLInputValue[]): unknown[]; run(...values: SQLInputValue[]): unknown }
 }
 
-/** By the library that the store uses: two libraries in one process do not see each other's locks. */
-export function connectBy(driver: SqliteDriver, path: string): Own {
+/** Uses the library of the store: two libraries in one process do not see each other's locks. */
+export function connectBy(driver: SqliteDriver, path: string): OwnConnection {
   return driver === 'node:sqlite' ? new DatabaseSync(path, { timeout }) : new BetterSqlite3(path, { timeout })
 }
 
-export function sqliteHand(path: string, driver: SqliteDriver = 'node:sqlite'): SqlHand {
-  const connections: Own[] = []
+export function sqliteApplication(path: string, driver: SqliteDriver = 'node:sqlite'): ApplicationSql {
+  const connections: OwnConnection[] = []
   const connect = () => {
     const db = connectBy(driver, path)
     connections.push(db)
@@ -147,9 +147,9 @@ export function sqliteHand(path: string, driver: SqliteDriver = 'node:sqlite'): 
 }
 
 class SqliteTx implements CallerTx {
-  readonly tx: Own
+  readonly tx: OwnConnection
 
-  constructor(db: Own) {
+  constructor(db: OwnConnection) {
     this.tx = db
   }
 
@@ -166,9 +166,9 @@ class SqliteTx implements CallerTx {
   }
 }
 
-function rowsOf(db: Own, text: string, values: readonly unknown[] = []): Record<string, unknown>[] {
+function rowsOf(db: OwnConnection, text: string, values: readonly unknown[] = []): Record<string, unknown>[] {
   const statement = db.prepare(text)
-  // better-sqlite3 says which statements return rows, and refuses to ask the others for them
+  // In better-sqlite3 `all` is refused for a statement that returns no rows.
   if ('reader' in statement && !statement.reader) {
     statement.run(...(values as SQLInputValue[]))
     return []

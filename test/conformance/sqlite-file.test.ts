@@ -1,3 +1,4 @@
-import { sqliteFileConformance } from './sqlite-file.ts'
+import { conformance } from './index.ts'
+import { sqliteFile } from './sqlite-file.ts'
 
-sqliteFileConformance('node:sqlite')
+conformance(sqliteFile('node:sqlite'))

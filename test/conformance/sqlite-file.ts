@@ -1,4 +1,4 @@
-// A store in a file, by the SQLite library of choice.
+// A store in a file, with either driver.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { open } from '../../src/open.ts'
@@ -7,13 +7,12 @@ import { sqliteOn } from '../../src/store/sqlite/index.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import { warmThread } from '../support/warm-thread.ts'
-import { conformance } from './index.ts'
-import { connectBy, sqliteDialect, sqliteHand } from './sql-sqlite.ts'
-import type { KeptText, Overwrite } from './world.ts'
+import { connectBy, sqliteApplication, sqliteDialect } from './sql-sqlite.ts'
+import type { KeptText, Overwrite, StoreUnderTest } from './world.ts'
 
-export function sqliteFileConformance(driver: SqliteDriver): void {
-  conformance({
-    name: driver === 'node:sqlite' ? 'sqlite file' : `sqlite file by ${driver}`,
+export function sqliteFile(driver: SqliteDriver): StoreUnderTest {
+  return {
+    name: driver === 'node:sqlite' ? 'sqlite file' : `sqlite file with ${driver}`,
     runsSql: true,
     dialect: sqliteDialect,
     canBeDamaged: true,
@@ -34,12 +33,12 @@ export function sqliteFileConformance(driver: SqliteDriver): void {
         clock,
         client,
         store,
-        sql: sqliteHand(path, driver),
+        sql: sqliteApplication(path, driver),
         overwrite,
         close: () => scratch[Symbol.asyncDispose](),
       }
     },
-  })
+  }
 }
 
 const ofJob = (part: KeptText) => `update holdfast_job set ${part} = ? where id = ?`

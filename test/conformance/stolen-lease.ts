@@ -1,5 +1,5 @@
-// A worker that lost its lease and does not know it. Whatever it says then, and whatever became of the job meanwhile:
-// nothing changes, none of its effects is applied, and it is told LEASE_LOST.
+// A worker that has lost its lease and does not know it. Whatever it settles, and whatever happened to the job meanwhile:
+// nothing changes, none of its effects is applied, and the call fails with LEASE_LOST.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
@@ -25,17 +25,17 @@ const lateVerbs: Readonly<Record<string, (lease: Lease) => Promise<unknown>>> = 
   renew: (lease) => lease.renew('1h'),
 }
 
-interface Theft {
+interface LostLease {
   readonly id: string
-  /** What the first worker still has in its hand. */
+  /** The lease of the first worker. */
   readonly stale: Lease
-  /** Who holds the job now, where somebody does. */
+  /** The current lease of the job, if there is one. */
   readonly holder?: Lease
 }
 
 interface Situation {
   readonly leaves: JobState
-  happen(world: World): Promise<Theft>
+  happen(world: World): Promise<LostLease>
 }
 
 const situations: Readonly<Record<string, Situation>> = {
@@ -43,33 +43,33 @@ const situations: Readonly<Record<string, Situation>> = {
   'after re-lease by another worker': {
     leaves: 'running',
     async happen(world) {
-      const theft = await rescued(world)
-      return { ...theft, holder: await claimOne(await world.another(), 'mail', { worker: 'second' }) }
+      const lost = await rescued(world)
+      return { ...lost, holder: await claimOne(await world.another(), 'mail', { worker: 'second' }) }
     },
   },
   'after requeue of the dead job': { leaves: 'ready', happen: requeued },
   'after requeue of the dead job and re-lease': {
     leaves: 'running',
     async happen(world) {
-      const theft = await requeued(world)
-      return { ...theft, holder: await claimOne(world.holdfast, 'mail', { worker: 'first' }) }
+      const lost = await requeued(world)
+      return { ...lost, holder: await claimOne(world.holdfast, 'mail', { worker: 'first' }) }
     },
   },
   'after cancel took effect': {
     leaves: 'cancelled',
     async happen(world) {
-      const theft = await claimed(world)
-      assert.equal(await world.holdfast.cancel(theft.id), 'requested')
+      const lost = await claimed(world)
+      assert.equal(await world.holdfast.cancel(lost.id), 'requested')
       await expire(world)
-      return theft
+      return lost
     },
   },
   'after it was dead by expiry': {
     leaves: 'dead',
     async happen(world) {
-      const theft = await claimed(world, { attempts: 1 })
+      const lost = await claimed(world, { attempts: 1 })
       await expire(world)
-      return theft
+      return lost
     },
   },
   'after it was already settled as done': { leaves: 'done', happen: (world) => settled(world, (l) => l.done(1)) },
@@ -84,16 +84,16 @@ const situations: Readonly<Record<string, Situation>> = {
   'after its own release and re-lease': {
     leaves: 'running',
     async happen(world) {
-      const theft = await settled(world, (lease) => lease.release())
-      return { ...theft, holder: await claimOne(world.holdfast, 'mail', { worker: 'first' }) }
+      const lost = await settled(world, (lease) => lease.release())
+      return { ...lost, holder: await claimOne(world.holdfast, 'mail', { worker: 'first' }) }
     },
   },
   'after it was done and its id runs again': {
     leaves: 'running',
     async happen(world) {
-      const theft = await settled(world, (lease) => lease.done(1))
-      await world.holdfast.queue('mail').enqueue('another', { id: theft.id })
-      return { ...theft, holder: await claimOne(world.holdfast, 'mail', { worker: 'second' }) }
+      const lost = await settled(world, (lease) => lease.done(1))
+      await world.holdfast.queue('mail').enqueue('another', { id: lost.id })
+      return { ...lost, holder: await claimOne(world.holdfast, 'mail', { worker: 'second' }) }
     },
   },
 }
@@ -101,17 +101,17 @@ const situations: Readonly<Record<string, Situation>> = {
 export function stolenLeaseTests(inWorld: InWorld): void {
   for (const [when, { leaves, happen }] of Object.entries(situations)) {
     describe(`a lost lease, ${when}`, () => {
-      for (const [verb, speak] of Object.entries(lateVerbs)) {
+      for (const [verb, settle] of Object.entries(lateVerbs)) {
         test(
-          `a late ${verb} changes nothing and says LEASE_LOST`,
+          `a late ${verb} changes nothing and fails with LEASE_LOST`,
           inWorld(async (world) => {
             const { holdfast } = world
             await holdfast.kv.put('kept', true)
             const { id, stale, holder } = await happen(world)
             assert.equal(await stateOf(holdfast, id), leaves)
             const before = await everything(holdfast)
-            await rejects(speak(stale), 'LEASE_LOST', { id, verb, attempt: 1 })
-            await rejects(speak(stale), 'LEASE_LOST')
+            await rejects(settle(stale), 'LEASE_LOST', { id, verb, attempt: 1 })
+            await rejects(settle(stale), 'LEASE_LOST')
             assert.deepEqual(await everything(holdfast), before)
             assert.equal(await holdfast.kv.get('late'), null)
             assert.equal((await holdfast.stats('follow-up')).ready, 0)
@@ -124,7 +124,7 @@ export function stolenLeaseTests(inWorld: InWorld): void {
 
   describe('a lost lease', () => {
     test(
-      'a late answer does not fail, nor ride on, the good settlements it meets',
+      'a late settlement does not fail the valid ones in the same flush, nor succeed with them',
       inWorld(async (world) => {
         const { stale } = await rescued(world)
         const { holdfast } = world
@@ -139,20 +139,20 @@ export function stolenLeaseTests(inWorld: InWorld): void {
     )
 
     test(
-      'a late answer finds nothing where retention has kept nothing',
+      'a late settlement fails with LEASE_LOST if the job was not retained',
       inWorld(async ({ holdfast }) => {
         await holdfast.queue('mail', { retain: { done: 0 } }).enqueue(1)
         const lease = await claimOne(holdfast, 'mail')
         await lease.done()
         const before = await everything(holdfast)
-        for (const speak of Object.values(lateVerbs)) await rejects(speak(lease), 'LEASE_LOST')
+        for (const settle of Object.values(lateVerbs)) await rejects(settle(lease), 'LEASE_LOST')
         assert.deepEqual(await everything(holdfast), before)
       }),
     )
   })
 }
 
-async function claimed({ holdfast }: World, options: { attempts?: number } = {}): Promise<Theft> {
+async function claimed({ holdfast }: World, options: { attempts?: number } = {}): Promise<LostLease> {
   const { id } = await holdfast.queue('mail').enqueue('p', { id: randomUUID(), dedup: { key: 'k' }, ...options })
   return { id, stale: await claimOne(holdfast, 'mail', { lease: '30s', worker: 'first' }) }
 }
@@ -162,23 +162,23 @@ async function expire({ holdfast, clock }: World): Promise<void> {
   assert.equal((await holdfast.sweep()).rescued, 1)
 }
 
-async function rescued(world: World): Promise<Theft> {
-  const theft = await claimed(world)
+async function rescued(world: World): Promise<LostLease> {
+  const lost = await claimed(world)
   await expire(world)
-  return theft
+  return lost
 }
 
-async function requeued(world: World): Promise<Theft> {
-  const theft = await claimed(world, { attempts: 1 })
+async function requeued(world: World): Promise<LostLease> {
+  const lost = await claimed(world, { attempts: 1 })
   await expire(world)
-  await world.holdfast.requeue(theft.id)
-  return theft
+  await world.holdfast.requeue(lost.id)
+  return lost
 }
 
-async function settled(world: World, settle: (lease: Lease) => Promise<unknown>): Promise<Theft> {
-  const theft = await claimed(world)
-  await settle(theft.stale)
-  return theft
+async function settled(world: World, settle: (lease: Lease) => Promise<unknown>): Promise<LostLease> {
+  const lost = await claimed(world)
+  await settle(lost.stale)
+  return lost
 }
 
 async function settlesStill({ holdfast }: World, holder: Lease): Promise<void> {

@@ -1,4 +1,4 @@
-// Waits are measured in real time, whatever the store's clock says; the bounds are wide so that a slow machine passes.
+// Waits are measured in real time, not by the store's clock. The bounds are wide, so that a slow machine passes.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { hour, rejects } from './expect.ts'
@@ -17,7 +17,7 @@ export function waitingTests(inWorld: InWorld): void {
           const tookMs: number[] = []
           for (let n = 0; n < 5; n++) {
             const claim = holdfast.claim(['mail'], { wait })
-            await producer.queues() // the claim has looked and found nothing by now
+            await producer.queues() // by now the claim has found nothing and waits
             const startedAt = performance.now()
             await producer.queue('mail').enqueue(n)
             const [lease] = await claim
@@ -31,7 +31,7 @@ export function waitingTests(inWorld: InWorld): void {
     }
 
     test(
-      'one job wakes one waiter, and the one that loses waits out its full time',
+      'one job ends one waiting claim, and the other waits for its full time',
       inWorld(async ({ holdfast }) => {
         const startedAt = performance.now()
         const waits = [1, 2].map(async () => {
@@ -46,7 +46,7 @@ export function waitingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a backlog that arrives at once keeps waking waiters until each has work',
+      'many jobs at once wake waiting claims until each has a job',
       inWorld(async ({ holdfast, another }) => {
         const other = await another()
         const waits = [holdfast, holdfast, holdfast, other, other].map((client) => client.claim(['mail'], { wait }))
@@ -59,7 +59,7 @@ export function waitingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a waiter is not given, and not ended by, jobs of queues it did not name',
+      'a waiting claim does not get, and does not end because of, jobs of queues that it did not name',
       inWorld(async ({ holdfast }) => {
         const claim = holdfast.claim(['mail'], { wait })
         await holdfast.queue('post').enqueue('other')
@@ -73,7 +73,7 @@ export function waitingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a waiter gets jobs that come by themselves: due ones, and those of a worker that died',
+      'a waiting claim gets jobs that become due, and jobs of a dead worker',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('crashed').enqueue('rescued')
         await holdfast.claim(['crashed'], { lease: '1m' })
@@ -89,7 +89,7 @@ export function waitingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a waiter gets follow-ups, released, retried and requeued jobs',
+      'a waiting claim gets follow-ups, released, retried and requeued jobs',
       inWorld(async ({ holdfast }) => {
         const next = async (act: () => Promise<unknown> | undefined) => {
           const claim = holdfast.claim(['mail'], { wait })
@@ -112,14 +112,14 @@ export function waitingTests(inWorld: InWorld): void {
     )
 
     test(
-      'resuming a queue gives its jobs to those who wait, without waiting for a poll',
+      'after a resume waiting claims get the jobs of the queue, without waiting for a poll',
       inWorld(async ({ holdfast }) => {
         const tookMs: number[] = []
         for (let n = 0; n < 5; n++) {
           await holdfast.pause('mail')
           await holdfast.queue('mail').enqueue(n)
           const claim = holdfast.claim(['mail'], { wait })
-          await holdfast.queues() // the claim has looked and found nothing by now
+          await holdfast.queues() // by now the claim has found nothing and waits
           const startedAt = performance.now()
           await holdfast.resume('mail')
           const [lease] = await claim
@@ -150,7 +150,7 @@ export function waitingTests(inWorld: InWorld): void {
   })
 }
 
-/** Most were picked up well before the next poll, which comes after a second. */
+/** Most jobs were claimed well before the next poll, which comes after a second. */
 function assertPrompt(tookMs: readonly number[]): void {
   const median = tookMs.toSorted((a, b) => a - b)[Math.floor(tookMs.length / 2)] ?? 0
   assert.ok(median < 500, `picked up after ${tookMs.map(Math.round)} ms`)

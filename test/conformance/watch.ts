@@ -1,4 +1,4 @@
-// Whoever watches sees every change of every job, whoever makes it.
+// A watcher gets every change of every job, whichever client makes it.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -20,7 +20,7 @@ export function watchTests(inWorld: InWorld, { dialect }: StoreUnderTest): void 
 
 function changeTests(inWorld: InWorld): void {
   test(
-    'enqueue, claim and done are seen in order, with the time of the store',
+    'a watch reports enqueue, claim and done in order, with the time of the store',
     inWorld(async ({ holdfast, clock }) => {
       await using watch = await begun(holdfast)
       const { id } = await holdfast.queue('mail').enqueue(1)
@@ -35,7 +35,7 @@ function changeTests(inWorld: InWorld): void {
   )
 
   test(
-    'every way a job can go is told',
+    'a watch reports every transition of a job',
     inWorld(async ({ holdfast, clock }) => {
       await using watch = await begun(holdfast)
       const mail = holdfast.queue('mail')
@@ -83,7 +83,7 @@ function changeTests(inWorld: InWorld): void {
   )
 
   test(
-    'jobs that are not kept are seen to end, and a holder that is replaced to move',
+    'a watch reports the end of jobs that are not retained, and the change of a replaced holder',
     inWorld(async ({ holdfast }) => {
       await using watch = await begun(holdfast)
       const mail = holdfast.queue('mail', { retain: { done: 0 } })
@@ -98,7 +98,7 @@ function changeTests(inWorld: InWorld): void {
   )
 
   test(
-    'what others change is seen, by two watchers as by one',
+    'two watchers get all changes of other clients, each of them',
     inWorld(async ({ holdfast, another }) => {
       const other = await another()
       await using first = await begun(holdfast)
@@ -109,15 +109,15 @@ function changeTests(inWorld: InWorld): void {
       for (const watch of [first, second]) {
         const seen = await next(watch, 3_000)
         for (const state of ['ready', 'running', 'done']) {
-          const told = seen.filter((change) => change.state === state).map(({ id }) => id)
-          assert.deepEqual(told.sort(), ids.map(({ id }) => id).sort(), state)
+          const changed = seen.filter((change) => change.state === state).map(({ id }) => id)
+          assert.deepEqual(changed.sort(), ids.map(({ id }) => id).sort(), state)
         }
       }
     }),
   )
 
   test(
-    'of a settlement whose effects fail only the failure is told',
+    'of a settlement whose effects fail only the failure is reported',
     inWorld(async ({ holdfast }) => {
       const mail = holdfast.queue('mail')
       const { id: taken } = await mail.enqueue(1, { delay: '1h' })
@@ -136,7 +136,7 @@ function changeTests(inWorld: InWorld): void {
 
 function filterTests(inWorld: InWorld): void {
   test(
-    'a queue, some states, some jobs',
+    'a watch can be filtered by queue, by states and by jobs',
     inWorld(async ({ holdfast }) => {
       const { id } = await holdfast.queue('mail').enqueue('watched')
       await using queue = await begun(holdfast, { queue: 'post' })
@@ -154,7 +154,7 @@ function filterTests(inWorld: InWorld): void {
   )
 
   test(
-    'what is no filter is refused at once',
+    'an invalid filter is refused at once',
     inWorld(async ({ holdfast }) => {
       const bad: [unknown, string][] = [
         [{ queue: 'no good' }, 'INVALID_NAME'],
@@ -177,7 +177,7 @@ function filterTests(inWorld: InWorld): void {
 
 function cursorTests(inWorld: InWorld): void {
   test(
-    'a watch goes on behind any change, without one twice or left out, also on another client',
+    'a watch continues after any cursor, with no change twice or missing, also on another client',
     inWorld(async ({ holdfast, another }) => {
       const other = await another()
       await using watch = await begun(holdfast)
@@ -203,7 +203,7 @@ function cursorTests(inWorld: InWorld): void {
   )
 
   test(
-    'a watch stands where it has looked, also where nothing was for it',
+    'the cursor of a watch moves on also past changes that its filter leaves out',
     inWorld(async ({ holdfast, clock }) => {
       await using watch = await begun(holdfast, { queue: 'post' })
       const waits = watch.next()
@@ -212,7 +212,7 @@ function cursorTests(inWorld: InWorld): void {
         await holdfast.queue('mail').enqueue(n)
         while (watch.cursor === before) await new Promise((resolve) => setTimeout(resolve, 5))
         await clock.advance(minute / 2)
-        await (await begun(holdfast)).return() // somebody goes on watching
+        await (await begun(holdfast)).return() // so that there is still a watcher
         await holdfast.sweep()
       }
       await holdfast.queue('post').enqueue('at last')
@@ -224,13 +224,13 @@ function cursorTests(inWorld: InWorld): void {
   )
 
   test(
-    'a cursor is refused once its changes were pruned, and once nobody watched for a while',
+    'a cursor is refused after its changes were pruned, and after some time without a watcher',
     inWorld(async ({ holdfast, clock }) => {
       await using watch = await begun(holdfast)
       await holdfast.queue('mail').enqueue(1)
       const [change] = await next(watch, 1)
       const after = change?.cursor as string
-      // A transaction that a neighbour on the same server has open keeps them for longer.
+      // An open transaction of another test on the same server keeps them for longer.
       const deadline = Date.now() + 30_000
       for (let n = 0; n < 10 || ((await isKept(holdfast, after)) && Date.now() < deadline); n++) {
         await clock.advance(minute / 2)
@@ -245,14 +245,14 @@ function cursorTests(inWorld: InWorld): void {
       await holdfast.queue('mail').enqueue(1)
       const [last] = await next(fresh, 1)
       await clock.advance(2 * minute)
-      await holdfast.queue('mail').enqueue('nobody sees this')
+      await holdfast.queue('mail').enqueue('not watched')
       await rejects(fresh.next(), 'INVALID_OPTION', { option: 'after' })
       await rejects(holdfast.watch({ after: last?.cursor as string }).next(), 'INVALID_OPTION', { option: 'after' })
     }),
   )
 
   test(
-    'what was never a cursor is refused',
+    'an invalid cursor is refused',
     inWorld(async ({ holdfast }) => {
       await using watch = await begun(holdfast)
       const { cursor } = watch
@@ -265,7 +265,7 @@ function cursorTests(inWorld: InWorld): void {
 
 function endTests(inWorld: InWorld): void {
   test(
-    'it ends when its signal aborts, at return, and with close, also while it waits',
+    'a watch ends when its signal aborts, at return, and with close, also while it waits',
     inWorld(async ({ holdfast, another }) => {
       const end = { done: true, value: undefined }
       const controller = new AbortController()
@@ -287,7 +287,7 @@ function endTests(inWorld: InWorld): void {
   )
 
   test(
-    'it ends with close also while a worker takes its time to stop',
+    'a watch ends with close also while a worker is still stopping',
     inWorld(async ({ holdfast }) => {
       const started = Promise.withResolvers<void>()
       const finish = Promise.withResolvers<void>()
@@ -307,7 +307,7 @@ function endTests(inWorld: InWorld): void {
   )
 
   test(
-    'who opened the store read-only cannot watch, and is told why',
+    'a client that opened the store read-only cannot watch, and the error says why',
     inWorld(async ({ holdfast, another }) => {
       await using watch = await begun(holdfast)
       const reader = await another({ readOnly: true })
@@ -323,7 +323,7 @@ const goneMaxMs = 20_000
 
 function tableTests(inSql: InSqlWorld, changes: (schema: string) => string): void {
   test(
-    'nothing is written while nobody watches, and a watcher that was killed costs for two minutes',
+    'without a watcher no change is written, and after a watcher was killed changes are written for two minutes',
     inSql(async ({ holdfast, clock, sql }) => {
       const kept = async () => (await sql.query(`select 1 from ${changes(sql.schema)}`)).length
       const work = async () => {
@@ -333,13 +333,13 @@ function tableTests(inSql: InSqlWorld, changes: (schema: string) => string): voi
       }
       await work()
       assert.equal(await kept(), 0)
-      await begun(holdfast) // and nobody ever pulls
+      await begun(holdfast) // its changes are never read
       await work()
-      const told = await kept()
-      assert.ok(told >= 5, `${told} rows`)
+      const rows = await kept()
+      assert.ok(rows >= 5, `${rows} rows`)
       await clock.advance(2 * minute)
       await work()
-      assert.equal(await kept(), told)
+      assert.equal(await kept(), rows)
       const pass = async (times: number) => {
         for (let n = 0; n < times; n++) {
           await clock.advance(minute / 2)
@@ -347,7 +347,7 @@ function tableTests(inSql: InSqlWorld, changes: (schema: string) => string): voi
         }
       }
       await pass(20)
-      // Where others share the server, what is younger than their oldest transaction stays until that has ended.
+      // If others share the server, changes newer than their oldest transaction stay until that has ended.
       for (const deadline = Date.now() + goneMaxMs; (await kept()) > 0 && Date.now() < deadline; await sleep(20))
         await pass(20)
       assert.equal(await kept(), 0)
@@ -357,7 +357,7 @@ function tableTests(inSql: InSqlWorld, changes: (schema: string) => string): voi
 
 function callerTests(inSql: InSqlWorld): void {
   test(
-    'a transaction of the application’s is seen when it commits, however late, and not when it is rolled back',
+    'jobs of an application’s transaction are reported when it commits, however late, and not if it is rolled back',
     inSql(async ({ holdfast, sql }) => {
       const undone = await sql.begin()
       await holdfast.queue('mail').enqueue(1, { tx: undone.tx })

@@ -1,6 +1,6 @@
 import type { Store } from '../../src/store/store.ts'
 
-/** The same store for several clients of one process: closing one of them leaves it open for the others. */
+/** One store for several clients of a process: closing one client leaves it open for the others. */
 export function withoutClose(store: Store): Store {
   return new Proxy(store, {
     get(target, name) {

@@ -1,5 +1,5 @@
-// What a store says that can neither carry an enqueue in the caller's transaction nor run SQL. Each store can do one of
-// them at least, so one is told that it cannot.
+// The refusals of a store that can neither enqueue in the caller's transaction nor run SQL. Every real store can do at least one
+// of them, so this test switches both capabilities off.
 import { Holdfast } from '../../src/holdfast.ts'
 import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { Store } from '../../src/store/store.ts'

@@ -9,7 +9,7 @@ import type { InWorld } from './world.ts'
 export function workEndingTests(inWorld: InWorld): void {
   describe('how work ends', () => {
     test(
-      'a run that takes too long is told so, fails its attempt, and the history says timeout',
+      'the signal of a run aborts at its timeout, the attempt fails, and the history says timeout',
       inWorld(async ({ holdfast }) => {
         const mail = holdfast.queue('mail', { timeout: '50ms', attempts: 1 })
         const { id } = await mail.enqueue(1)
@@ -27,7 +27,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'an error that says when to try again is obeyed, and costs an attempt',
+      'an error with a retry delay is retried after that delay, and costs an attempt',
       inWorld(async ({ holdfast, clock }) => {
         const mail = holdfast.queue('mail', { attempts: 2 })
         const { id } = await mail.enqueue(1)
@@ -58,7 +58,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'progress can be seen from elsewhere while it runs',
+      'another client reads the progress of a running job',
       inWorld(async ({ holdfast, another, clock }) => {
         const mail = holdfast.queue('mail')
         const { id } = await mail.enqueue(1)
@@ -76,7 +76,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a running job that is cancelled from elsewhere gets its signal, and ends cancelled with the effects of the cancel',
+      'a running job that another client cancels gets its signal aborted, and ends cancelled with the effects of the cancel',
       inWorld(async ({ holdfast, another }) => {
         const mail = holdfast.queue('mail')
         const { id } = await mail.enqueue(1)
@@ -98,7 +98,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a cancelled job that finishes all the same is done',
+      'a job that finishes in spite of a cancel request is done',
       inWorld(async ({ holdfast, another }) => {
         const mail = holdfast.queue('mail')
         const { id } = await mail.enqueue(1)
@@ -115,7 +115,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a heartbeat keeps a long run from being taken, at no cost',
+      'heartbeats keep a long run from being rescued, and cost no attempt',
       inWorld(async ({ holdfast, another, clock }) => {
         const mail = holdfast.queue('mail')
         const { id } = await mail.enqueue(1)
@@ -139,7 +139,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a run whose lease was lost is aborted at once, and what it brings changes nothing',
+      'a run whose lease was lost is aborted at once, and its result changes nothing',
       inWorld(async ({ holdfast, another, clock }) => {
         const mail = holdfast.queue('mail')
         const { id } = await mail.enqueue(1)
@@ -151,7 +151,7 @@ export function workEndingTests(inWorld: InWorld): void {
           async (job) => {
             job.effects.put('late', true)
             tellAborted(await abortOf(job.signal))
-            await isTaken // else this worker may be the next to take it
+            await isTaken // otherwise this worker may claim it again
             return 'late'
           },
           { lease: '200ms', concurrency: 1, sweep: false },
@@ -159,7 +159,7 @@ export function workEndingTests(inWorld: InWorld): void {
         await started
         const other = await another()
         do await clock.advance(hour)
-        while ((await other.sweep()).rescued === 0) // a heartbeat may have come in between
+        while ((await other.sweep()).rescued === 0) // a heartbeat may have renewed the lease in between
         const [lease] = await other.claim(['mail'])
         tellTaken()
         assert.ok(isHoldfastError(await aborted, 'LEASE_LOST'))
@@ -171,7 +171,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a worker that stops lets running jobs finish and takes nothing new',
+      'a worker that stops lets running jobs finish and claims no new ones',
       inWorld(async ({ holdfast }) => {
         const mail = holdfast.queue<string>('mail')
         await mail.enqueue('running')
@@ -192,7 +192,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'what does not finish within the grace period is aborted and given back without cost',
+      'jobs that do not finish within the grace period are aborted and released without costing an attempt',
       inWorld(async ({ holdfast }) => {
         const mail = holdfast.queue<string>('mail')
         const jobs = await mail.enqueueMany(['throws', 'finishes', 'deaf'].map((payload) => ({ payload })))
@@ -218,7 +218,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'what has ended when a worker stops is settled, also where its result is still being checked',
+      'runs that have ended when a worker stops are settled, also if their result is still being validated',
       inWorld(async ({ holdfast }) => {
         const { promise: checked, resolve: letPass } = Promise.withResolvers<void>()
         const mail = defineQueue('mail', { result: z.string().refine(() => checked.then(() => true)) })
@@ -237,7 +237,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'close stops the workers first, and nothing settled is lost',
+      'close stops the workers first, and loses no settlement',
       inWorld(async ({ holdfast, another }) => {
         const mail = holdfast.queue<number>('mail')
         await mail.enqueueMany(Array.from({ length: 50 }, (_, payload) => ({ payload })))
@@ -254,7 +254,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'while workers finish what they run, their handlers may still use the client that is being closed',
+      'while workers finish their runs, handlers may still use the client that is being closed',
       inWorld(async ({ holdfast, another }) => {
         const { promise: end, resolve: letEnd } = Promise.withResolvers<void>()
         await holdfast.queue('mail').enqueue(1)
@@ -274,7 +274,7 @@ export function workEndingTests(inWorld: InWorld): void {
     )
 
     test(
-      'a handler that ignores its signal is left behind; with too many of them nothing more is taken, and health says why',
+      'a handler that ignores its signal is abandoned; with too many of them the worker claims no more jobs, and health says why',
       inWorld(async ({ holdfast }) => {
         const mail = holdfast.queue<string>('mail', { timeout: '30ms', attempts: 1 })
         const { promise: end, resolve: letEnd } = Promise.withResolvers<void>()

@@ -9,7 +9,7 @@ import type { InWorld } from './world.ts'
 export function workTests(inWorld: InWorld): void {
   describe('work', () => {
     test(
-      'a worker runs what waits and what comes, and keeps results, who ran it and how it ended',
+      'a worker runs waiting and new jobs, and stores their results, its name and how they ended',
       inWorld(async ({ holdfast, another }) => {
         const mail = holdfast.queue<number>('mail')
         const first = await mail.enqueue(1)
@@ -29,7 +29,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'what a handler throws is retried after its backoff, and dead when the attempts are spent',
+      'a job whose handler throws is retried after its backoff, and is dead when its attempts are used up',
       inWorld(async ({ holdfast, clock }) => {
         const mail = holdfast.queue('mail', { attempts: 2, backoff: { base: '1m', jitter: 0 } })
         const { id } = await mail.enqueue(1)
@@ -48,7 +48,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'a permanent error is dead at once, with its effects; so is what the queue says is not retryable',
+      'a permanent error, or one that the queue declares not retryable, makes the job dead at once, with its effects',
       inWorld(async ({ holdfast }) => {
         const mail = holdfast.queue<string>('mail', { retryable: (error) => !(error instanceof RangeError) })
         const dead = heard(holdfast, 'job.dead', 2)
@@ -67,7 +67,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'returned values: snooze puts off, release gives back, outcome labels; none costs an attempt but the last',
+      'a handler may return a snooze, a release or an outcome; only the outcome costs an attempt',
       inWorld(async ({ holdfast, clock }) => {
         const mail = holdfast.queue<string>('mail')
         const runs: string[] = []
@@ -84,9 +84,9 @@ export function workTests(inWorld: InWorld): void {
         assert.equal(runAt?.getTime(), clock.now() + minute)
         assert.equal((await released)[0]?.reason, 'not now')
         await clock.advance(minute)
-        const told = await done
+        const events = await done
         assert.deepEqual(
-          told.map(({ outcome, warning, attempt }) => [outcome, warning, attempt]),
+          events.map(({ outcome, warning, attempt }) => [outcome, warning, attempt]),
           [
             ['saved', 'consent-wall', 1],
             ['saved', 'consent-wall', 1],
@@ -98,7 +98,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'effects land with the end of the job; a handler that fails leaves none, and effects that cannot be fail the job',
+      'effects commit with the end of the job; a failed handler leaves none, and effects that cannot be applied fail the job',
       inWorld(async ({ holdfast }) => {
         const receipt = defineQueue('receipt', { payload: z.object({ to: z.string() }) })
         const mail = holdfast.queue<string>('mail', { attempts: 1 })
@@ -118,14 +118,14 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'a payload that does not fit kills its job alone; the handler gets what the schema made of it',
+      'a payload that does not match its schema makes only its job dead; the handler gets the output of the schema',
       inWorld(async ({ holdfast }) => {
         const mail = defineQueue('mail', {
           payload: z.object({ at: z.string().transform((text) => new Date(text)) }).refine(async () => true),
           result: z.object({ year: z.number() }),
         })
         const jobs = await holdfast.queue<unknown>('mail').enqueueMany([
-          { payload: { at: '2030-05-01' } }, // as the schema wants it
+          { payload: { at: '2030-05-01' } }, // matches the schema
           { payload: 'nonsense' },
         ])
         const ended = [heard(holdfast, 'job.done'), heard(holdfast, 'job.dead')]
@@ -138,7 +138,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'it runs no more jobs than it may, and starts the next as soon as one has ended',
+      'a worker runs no more jobs than its concurrency, and starts the next as soon as one has ended',
       inWorld(async ({ holdfast }) => {
         const mail = holdfast.queue<number>('mail')
         const total = 40
@@ -163,7 +163,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'a busy queue of high priority does not keep another waiting',
+      'a busy queue of high priority does not block another',
       inWorld(async ({ holdfast }) => {
         const busy = holdfast.queue('busy')
         await busy.enqueueMany(Array.from({ length: 300 }, () => ({ payload: 0, priority: 0 })))
@@ -184,7 +184,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'one worker may serve every queue there is; a paused queue waits',
+      'one worker may serve all queues; a paused queue waits',
       inWorld(async ({ holdfast, another }) => {
         await holdfast.pause('paused')
         const paused = await holdfast.queue('paused').enqueue(1)
@@ -202,7 +202,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job that becomes due is run by the sweep beside the worker',
+      'the sweep of a worker promotes due jobs, and the worker runs them',
       inWorld(async ({ holdfast, clock }) => {
         const mail = holdfast.queue('mail')
         await mail.enqueue(1, { delay: '1d' })
@@ -214,7 +214,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'middleware runs around the handler, the first outermost, and sees what it returned or threw',
+      'middleware runs around the handler, the first outermost, and gets its result or error',
       inWorld(async ({ holdfast }) => {
         const mail = holdfast.queue<string>('mail', { attempts: 1 })
         const seen: string[] = []
@@ -251,7 +251,7 @@ export function workTests(inWorld: InWorld): void {
     )
 
     test(
-      'bad options are refused where they are given',
+      'bad options are refused at the call',
       inWorld(async ({ holdfast }) => {
         const handler = () => undefined
         const bad: readonly (() => unknown)[] = [

@@ -1,7 +1,6 @@
-// A fresh world for each test: an empty store, a clock that stands still until it is moved, and any number of clients.
-// Only the public interface, `advance` and, for what no client shows, the seam are used, so that every store can be judged by
-// the same tests. Each test ends
-// with a recount: whatever it did, the counts are what counting the jobs gives.
+// A fresh world for each test: an empty store, a clock that moves only when a test moves it, and any number of clients. Tests use
+// only the public interface, `advance` and, for what no client shows, the store interface. So the same tests apply to every
+// store. Each test ends with a recount: the counts must equal the counted jobs.
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
 import type { BatchProgress } from '../../src/batch/progress.ts'
@@ -18,31 +17,33 @@ export interface TestClock {
 
 export interface StoreUnderTest {
   readonly name: string
-  /** Runs SQL effects. */
+  /** Whether the store runs SQL effects. */
   readonly runsSql?: true
-  /** Lives in a database that an application reaches by SQL: then `open` hands out `sql`. */
+  /** For a store in a database that an application uses by SQL. Then `open` returns `sql`. */
   readonly dialect?: Dialect
-  /** There is a way in behind its back: then `open` hands out `overwrite`. */
+  /** Whether a test can write to its tables directly. Then `open` returns `overwrite`. */
   readonly canBeDamaged?: true
-  /** A store that is empty, whose time is the clock's. */
-  open(): Promise<StoreInHand>
+  /** Opens an empty store with the time of the clock. */
+  open(): Promise<OpenedStore>
 }
 
-/** What differs between databases that applications speak SQL to. */
+/** How SQL databases differ. */
 export interface Dialect {
-  /** Whoever has written keeps everybody else from writing until the transaction ends. */
+  /** Whether a transaction that has written blocks all other writers until it ends. */
   readonly oneWriter: boolean
-  /** Fails when it is run. */
+  /** A statement that fails when it is run. */
   readonly broken: string
-  /** Each fails in its own way. `$notes` is a table whose column `n` is unique, at least 0, and 7 in its only row. */
+  /**
+   * Statements that fail, each in its own way. `$notes` is a table with a unique column `n` of at least 0, and 7 in its only row.
+   */
   readonly failing: Readonly<Record<string, FailingSql>>
-  /** Each fails in its own way with an error that the store itself might fail with. */
+  /** Statements that fail with an error that the store itself might fail with. */
   readonly failingLikeTheStore: Readonly<Record<string, FailingSql>>
-  /** Each fails when the transaction is committed and not before. `$schema` is the schema of the application's tables. */
+  /** Statements that fail at the commit and not before. `$schema` is the schema of the application's tables. */
   readonly failingAtCommit: Readonly<Record<string, SqlFailingAtCommit>>
-  /** Values of every kind, the types of the columns they go to, and what is read there again. */
+  /** Values of every kind, the types of their columns, and what is read back. */
   readonly values: readonly KeptValue[]
-  /** Where the store keeps a key, jobs that are ready, a job that has ended, and changes: what stands behind `from`. */
+  /** The `from` clause of a key, of ready jobs, of an ended job, and of changes. */
   readonly from: {
     key(schema: string, key: string): string
     ready(schema: string): string
@@ -52,22 +53,22 @@ export interface Dialect {
 }
 
 export interface FailingSql {
-  /** What it needs. `$schema` is the schema of the application's tables. */
+  /** Statements that prepare it. `$schema` is the schema of the application's tables. */
   readonly make?: readonly string[]
   readonly text: string
   readonly values?: readonly unknown[]
   readonly says: RegExp
 }
 
-/** A table that takes every number but 7, which it minds at the commit only. */
+/** A table that accepts every number except 7, which it refuses only at the commit. */
 export interface SqlFailingAtCommit {
-  /** Makes the table. */
+  /** Statements that create the table. */
   readonly make: readonly string[]
   /** Statements that add the number `n`. */
   add(n: number): readonly { readonly text: string; readonly values?: readonly unknown[] }[]
-  /** Where the numbers are that landed. */
+  /** The table with the numbers that were committed. */
   readonly table: string
-  /** A variant of one before it: a settlement is enough to show it. */
+  /** A variant of an earlier entry, so it is tested with settlements only. */
   readonly isVariant?: true
   readonly says: RegExp
 }
@@ -76,57 +77,57 @@ export interface KeptValue {
   readonly what: string
   readonly type: string
   readonly given: unknown
-  /** As given, unless it says otherwise. */
+  /** Default: as given. */
   readonly read?: unknown
 }
 
-/** Text that a store keeps: of a job, found by its id, or of a key-value entry, found by its key. */
+/** Text that a store keeps: of a job, by its id, or of a key-value entry, by its key. */
 export type KeptText = 'payload' | 'headers' | 'past' | 'cancel' | 'result' | 'error' | 'value'
 export type Overwrite = (part: KeptText, id: string, text: string) => Promise<void>
 
-/** The database that the store lives in, as the application uses it for its own tables. */
-export interface SqlHand {
-  /** For tables of one's own; gone with the store. */
+/** The database of the store, as the application uses it for its own tables. */
+export interface ApplicationSql {
+  /** The schema for tables of the application. Dropped with the store. */
   readonly schema: string
   query(text: string, values?: readonly unknown[]): Promise<Record<string, unknown>[]>
-  /** A transaction of the application's own. */
+  /** Begins a transaction of the application. */
   begin(how?: string): Promise<CallerTx>
-  /** Rolls back what was left open: somebody may wait for it. */
+  /** Rolls back open transactions: other calls may wait for them. */
   end(): Promise<void>
 }
 
 export interface CallerTx {
-  /** What an enqueue takes. */
+  /** The value of the option `tx` of an enqueue. */
   readonly tx: object
   query(text: string, values?: readonly unknown[]): Promise<{ readonly rows: Record<string, unknown>[] }>
   commit(): Promise<void>
   rollback(): Promise<void>
 }
 
-export interface StoreInHand {
+export interface OpenedStore {
   readonly clock: TestClock
-  /** Where the store lives in a database that speaks SQL. */
-  readonly sql?: SqlHand
-  /** Writes something else there, as no client would. */
+  /** Present if the store is in an SQL database. */
+  readonly sql?: ApplicationSql
+  /** Overwrites stored text, as no client would. */
   readonly overwrite?: Overwrite
   /** A new client on this store, as another process would open it. */
   client(options?: ClientOptions): Promise<Holdfast>
-  /** The same without a client. */
+  /** The same store without a client. */
   store(): Promise<Store>
-  /** Called when every client was closed. */
+  /** Called after every client was closed. */
   close(): PromiseLike<void>
 }
 
 export interface World {
   readonly holdfast: Holdfast
   readonly clock: TestClock
-  /** The application's own way into the same database; only where the store has one. */
-  readonly sql: SqlHand | undefined
-  /** Damages what is stored; only where there is a way to. */
+  /** The application's access to the same database, if the store has one. */
+  readonly sql: ApplicationSql | undefined
+  /** Overwrites stored text, if a test can. */
   readonly overwrite: Overwrite | undefined
   /** A second client on the same store. */
   another(options?: ClientOptions): Promise<Holdfast>
-  /** The store as another process opens it, without a client: for what is promised to the client alone. */
+  /** The store as another process opens it, without a client: for promises that the store makes to the client. */
   store(): Promise<Store>
 }
 
@@ -135,19 +136,19 @@ export interface ClientOptions {
 }
 
 export type Show = (world: World, t: TestContext) => Promise<void>
-/** Makes the body of a test: `test('a promise', inWorld(async ({ holdfast }) => { … }))`. */
+/** Returns the body of a test: `test('a promise', inWorld(async ({ holdfast }) => { … }))`. */
 export type InWorld = (show: Show) => (t: TestContext) => Promise<void>
 
-/** The same for stores that live in a database of the application's. */
+/** The same for stores in a database of the application. */
 export type InSqlWorld = (
-  show: (world: World & { readonly sql: SqlHand }, t: TestContext) => Promise<void>,
+  show: (world: World & { readonly sql: ApplicationSql }, t: TestContext) => Promise<void>,
 ) => (t: TestContext) => Promise<void>
 
 export function withSql(inWorld: InWorld): InSqlWorld {
   return (show) =>
     inWorld(async (world, t) => {
       const { sql } = world
-      assert.ok(sql, 'a store that speaks SQL hands it out')
+      assert.ok(sql, 'a store with a dialect provides `sql`')
       await show({ ...world, sql }, t)
     })
 }
@@ -187,7 +188,7 @@ async function stillOpen(holdfast: Holdfast, another: () => Promise<Holdfast>): 
 
 const states: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 
-/** What the store counts is what counting its jobs gives, and every job is in order. */
+/** Asserts that the counts of the store equal its counted jobs, and that every job is consistent. */
 export async function recount(holdfast: Holdfast): Promise<void> {
   const counted = new Map<string, Record<string, number>>()
   const zero = () => Object.fromEntries(states.map((state) => [state, 0]))
@@ -201,7 +202,7 @@ export async function recount(holdfast: Holdfast): Promise<void> {
     assert.deepEqual(said, counted.get(queue.name) ?? zero(), `the counts of queue ${queue.name} equal a recount`)
     counted.delete(queue.name)
   }
-  assert.deepEqual([...counted.keys()], [], 'every queue with jobs is counted')
+  assert.deepEqual([...counted.keys()], [], 'every queue with jobs has counts')
   await recountBatches(holdfast)
   for (const job of jobs) {
     assert.ok(job.attempts >= 0 && job.attempts <= job.maxAttempts, `attempts of job ${job.id} stay within the cap`)
@@ -211,13 +212,13 @@ export async function recount(holdfast: Holdfast): Promise<void> {
   }
 }
 
-/** What every batch counts is what counting its items gives; those that ended may have been pruned, and count on. */
+/** Asserts that the counts of every batch equal its counted items. Ended items may have been pruned, and still count. */
 async function recountBatches(holdfast: Holdfast): Promise<void> {
   for await (const { id, waiting, running, done, dead, cancelled } of allBatches(holdfast)) {
     const batch = await holdfast.getBatch(id)
     const counted = { waiting: 0, running: 0, done: 0, dead: 0, cancelled: 0 }
     for await (const { state, batch: of } of batch?.items() ?? []) {
-      assert.equal(of, id, 'an item knows its batch')
+      assert.equal(of, id, 'an item has the id of its batch')
       counted[state === 'held' || state === 'scheduled' || state === 'ready' ? 'waiting' : state] += 1
     }
     assert.deepEqual(

@@ -1,4 +1,4 @@
-// The batch that `npm start` shows: to its end, and killed half-way.
+// The batch that `npm start` shows: run to its end, and killed half-way.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -10,10 +10,10 @@ import { root } from '../support/checkout.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 
 const items = 150
-/** Every 25th fails at first, and every ninth is a duplicate. */
+/** Every 25th article fails at first, and every ninth is a duplicate. */
 const [failing, duplicates] = [6, 16]
 
-test('a bar goes from nothing to 100 %, what failed is retried, and what came of all is told', async () => {
+test('the bar goes from nothing to 100 %, failed items are retried, and the outcomes are printed', async () => {
   await using world = await setup()
   const child = world.start()
   const output = await text(child.stdout as NodeJS.ReadableStream)
@@ -25,12 +25,12 @@ test('a bar goes from nothing to 100 %, what failed is retried, and what came of
   assert.match(output, /costs {5}tokens [\d,]+\n {2}dead {6}0\n {2}rounds {4}2, in /)
 })
 
-test('killed half-way, the next start goes on with the same batch, and every article is there once', async () => {
+test('after a kill half-way, the next start goes on with the same batch, and every article is stored once', async () => {
   await using world = await setup()
   const first = world.start()
   await using holdfast = await open(`sqlite:${world.file}`, { logger: false })
   const doneSoFar = async () => (await holdfast.batches()).batches[0]?.done ?? 0
-  while ((await doneSoFar()) < 20) assert.equal(first.exitCode, null, 'it is at work')
+  while ((await doneSoFar()) < 20) assert.equal(first.exitCode, null, 'the program still runs')
   first.kill('SIGKILL')
   await once(first, 'close')
   const output = await text(world.start().stdout as NodeJS.ReadableStream)

@@ -1,5 +1,5 @@
-// `npm start` as a person runs it: to its end, stopped half-way, and killed half-way. Whatever happens, every fate's
-// totals are exact.
+// `npm start` as a person runs it: to its end, stopped half-way, and killed half-way. In every case the totals of every fate are
+// exact.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { join } from 'node:path'
@@ -12,7 +12,7 @@ const scale = 0.25
 const jobs = { quick: 60, slow: 3, flaky: 15, doomed: 5, hopeless: 3, scheduled: 10, unwanted: 4, late: 3, twins: 5 }
 const total = Object.values(jobs).reduce((sum, count) => sum + count, 0)
 
-test('a run ends with every job as its fate meant, and the next start is a new run that counts only its own', async () => {
+test('a run ends with the intended state of every job, and the next start is a new run that counts only its own jobs', async () => {
   await using world = await setup()
   const { code, output } = await world.start().ended
   assert.equal(code, 0, output)
@@ -28,7 +28,7 @@ test('a run ends with every job as its fate meant, and the next start is a new r
   assert.deepEqual(totalsIn(next.output), meantTotals())
 })
 
-test('Ctrl-C releases what is held and says where it stands; the next start goes on without a loss', async () => {
+test('Ctrl-C releases leased jobs and prints the totals; the next start goes on without a loss', async () => {
   await using world = await setup()
   const first = world.start()
   await first.halfWay
@@ -36,16 +36,16 @@ test('Ctrl-C releases what is held and says where it stands; the next start goes
   const stopped = await first.ended
   assert.equal(stopped.code, 130, stopped.output)
   assert.match(stopped.output, new RegExp(`Stopped. Run 1: \\d+ of ${total} jobs are finished, \\d+ were released\\.`))
-  assert.doesNotMatch(stopped.output, /held by others/)
+  assert.doesNotMatch(stopped.output, /held by other processes/)
 
   const { code, output } = await world.start().ended
   assert.equal(code, 0, output)
-  assert.match(output, /Run 1 in fates.db goes on where it stood: \d+ of/)
+  assert.match(output, /Run 1 in fates.db continues where it stopped: \d+ of/)
   assert.deepEqual(totalsIn(output), meantTotals())
   assert.equal(attemptsIn(output)['slow'], jobs.slow, 'a release costs no attempt')
 })
 
-test('killed half-way, the next start takes over when the leases run out, and every total is exact', async () => {
+test('after a kill half-way, the next start takes over when the leases have expired, and every total is exact', async () => {
   await using world = await setup()
   const first = world.start()
   await first.halfWay
@@ -54,12 +54,12 @@ test('killed half-way, the next start takes over when the leases run out, and ev
 
   const { code, output } = await world.start().ended
   assert.equal(code, 0, output)
-  assert.match(output, /Run 1 in fates.db goes on where it stood/)
+  assert.match(output, /Run 1 in fates.db continues where it stopped/)
   assert.deepEqual(totalsIn(output), meantTotals())
 })
 
-test('killed at any moment of its start, the next start has every job once', async () => {
-  // A start takes some 200 ms: before the file is there, while the jobs are planned, and just after.
+test('after a kill at any moment of its start, the next start has every job once', async () => {
+  // A start takes some 200 ms: kills before the file exists, while the jobs are planned, and just after.
   const killAndStartAgain = async (afterMs: number) => {
     await using world = await setup()
     const first = world.start()
@@ -72,7 +72,7 @@ test('killed at any moment of its start, the next start has every job once', asy
   await Promise.all([130, 160, 190, 220].map(killAndStartAgain))
 })
 
-test('two started at once share one run', async () => {
+test('two programs that start at once share one run', async () => {
   await using world = await setup()
   const ends = await Promise.all([world.start().ended, world.start().ended])
   for (const { code, output } of ends) {

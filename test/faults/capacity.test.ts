@@ -1,4 +1,4 @@
-// Many workers, few connections; and several schemas in one database.
+// Many workers with few connections, and several schemas in one database.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -8,25 +8,25 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import { allJobs, claimOne } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { machineMs } from '../sqlite/process.ts'
-import { channelsHeard, whoListens } from '../support/listeners.ts'
+import { channelsOf, fromListeningSessions } from '../support/listeners.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { enqueue } from '../worker/processes.ts'
 import { WorkerProcess } from '../worker/worker-process.ts'
 import { query } from './scene.ts'
 
-test('twenty workers of 10 places each, in four processes, do with 20 connections together', async (t) => {
+test('twenty workers of 10 slots each, in four processes, need no more than 20 connections together', async (t) => {
   const [processes, workers, connections, jobs] = [4, 5, 5, 2_000]
   await using database = await testDatabase()
   await using holdfast = await open(`${database.url}?application_name=producer`)
   await using stack = new AsyncDisposableStack()
-  const crew = await Promise.all(
+  const fleet = await Promise.all(
     Array.from({ length: processes }, (_, n) => {
-      const url = `${database.url}?application_name=crew`
+      const url = `${database.url}?application_name=fleet`
       const options = { lease: '20s', concurrency: 10, workers, postgres: { url, connections } } as const
-      return WorkerProcess.start(url, `crew-${n}`, options)
+      return WorkerProcess.start(url, `fleet-${n}`, options)
     }),
   )
-  for (const process of crew) stack.use(process)
+  for (const process of fleet) stack.use(process)
   const used = new ConnectionCount(database.url)
   const from = machineMs()
   const ids = await enqueue(holdfast, jobs, { do: 'work', ms: 50 })
@@ -43,11 +43,11 @@ test('twenty workers of 10 places each, in four processes, do with 20 connection
   assert.equal(done.length, jobs)
   assert.ok(done.every(({ attempts }) => attempts === 1))
   assert.ok(max <= processes * connections, `${max} connections`)
-  assert.equal(byWorker.size, processes * workers, 'nobody went without')
+  assert.equal(byWorker.size, processes * workers, 'every worker did some')
   await recount(holdfast)
 })
 
-test('schemas of one database know nothing of each other, also where their long names begin alike', async () => {
+test('schemas of one database are independent, also if their long names begin alike', async () => {
   await using database = await testDatabase()
   const long = 'the schema of an application that gives very long names'
   const names = ['plain', `${long} äää`, `${long} ööö`]
@@ -67,12 +67,12 @@ test('schemas of one database know nothing of each other, also where their long 
     await lease?.done()
     await recount(store)
   }
-  const pids = (await query(database.url, `select pid ${whoListens()}`)).map((row) => row['pid'] as number)
-  const channels = channelsHeard(pids)
+  const pids = (await query(database.url, `select pid ${fromListeningSessions()}`)).map((row) => row['pid'] as number)
+  const channels = channelsOf(pids)
   assert.equal(new Set(channels).size, names.length, 'a channel each')
 })
 
-test('a lock that is held in one schema keeps nobody waiting in another', async () => {
+test('a lock that is held in one schema blocks no call in another', async () => {
   await using database = await testDatabase()
   await using one = await open(postgres({ url: database.url, schema: 'one' }))
   await using two = await open(postgres({ url: database.url, schema: 'two' }))
@@ -92,7 +92,7 @@ test('a lock that is held in one schema keeps nobody waiting in another', async 
   assert.equal((await blocked).length, 1)
 })
 
-/** How many connections of the crew there are, asked again and again. */
+/** How many connections of the fleet there are, asked again and again. */
 class ConnectionCount {
   #max = 0
   #isOver = false
@@ -107,7 +107,7 @@ class ConnectionCount {
     await client.connect()
     for (; !this.#isOver; await sleep(20)) {
       const { rows } = await client.query(
-        `select count(*)::int as n from pg_stat_activity where application_name = 'crew'`,
+        `select count(*)::int as n from pg_stat_activity where application_name = 'fleet'`,
       )
       this.#max = Math.max(this.#max, rows[0].n)
     }
@@ -124,7 +124,7 @@ class ConnectionCount {
 async function untilListening(url: string, count: number): Promise<void> {
   for (
     const deadline = machineMs() + 10_000;
-    (await query(url, `select pid ${whoListens()}`)).length < count;
+    (await query(url, `select pid ${fromListeningSessions()}`)).length < count;
     await sleep(20)
   )
     assert.ok(machineMs() < deadline, `${count} listen`)

@@ -1,4 +1,4 @@
-// Connections that end under load: by hand, again and again; behind a commit that was sent; with the server.
+// Connections that end under load: ended by an administrator, cut after a commit was sent, or ended with the server.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -14,7 +14,7 @@ before(async () => {
 })
 after(() => server[Symbol.asyncDispose]())
 
-test('connections that an administrator ends every 50 ms cost nothing but time', async (t) => {
+test('connections that an administrator ends every 50 ms lose and double nothing', async (t) => {
   const url = await database('ended')
   await using scene = await Scene.start({ store: { url } })
   const ended = await storm(url)
@@ -23,7 +23,7 @@ test('connections that an administrator ends every 50 ms cost nothing but time',
   await scene.judge(t)
 })
 
-test('answers that are lost behind a commit double nothing', async (t) => {
+test('answers that are lost after a commit double nothing', async (t) => {
   const url = await database('cut')
   await using proxy = await cuttingProxy(url)
   await using scene = await Scene.start({ store: { url: proxy.url }, direct: url })
@@ -31,7 +31,7 @@ test('answers that are lost behind a commit double nothing', async (t) => {
   let cuts = 0
   for (const until = machineMs() + faultsMs; machineMs() < until; cuts++) {
     const cut = proxy.cut(said[cuts % said.length] as string, cuts % 7 === 6 ? 'during' : 'after')
-    await Promise.race([cut, sleep(300)]) // not everything is said all the time
+    await Promise.race([cut, sleep(300)]) // there may be no commit to cut for a while
     await sleep(20)
   }
   const tookMs = await scene.resumed()
@@ -39,16 +39,16 @@ test('answers that are lost behind a commit double nothing', async (t) => {
   await scene.judge(t)
 })
 
-test('a server that stops under load, in order or in a crash, is told as away once, and work goes on by itself', async (t) => {
+test('a server that shuts down or crashes under load is reported as away once, and work goes on by itself', async (t) => {
   const url = await database('restarts')
   await using scene = await Scene.start({ store: { url } })
   for (const [n, mode] of (['fast', 'immediate'] as const).entries()) {
     await server.stop(mode)
-    await scene.untilAllSay('store.down', n + 1)
+    await scene.untilAllEmit('store.down', n + 1)
     await server.start()
     const tookMs = await scene.resumed()
     t.diagnostic(`stopped ${mode}: every worker went on within ${tookMs.toFixed()} ms`)
-    await scene.untilAllSay('store.up', n + 1)
+    await scene.untilAllEmit('store.up', n + 1)
   }
   await scene.judge(t)
   for (const worker of scene.workers) assert.equal(worker.events('store.down').length, 2)

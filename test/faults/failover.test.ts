@@ -1,5 +1,5 @@
-// A primary that is lost, and its standby in its place: with synchronous replication, as a server must be set up to that may
-// not lose what it has answered.
+// A primary is lost, and its standby takes over. Replication is synchronous, as it must be for a server that may not lose an
+// answered commit.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -16,9 +16,9 @@ test('a standby that takes over has everything that was answered, and work goes 
   await using scene = await Scene.start({ store: { url: proxy.url } })
   await sleep(faultsMs / 4)
 
-  proxy.switchTo(standby.url()) // too early: it only reads yet
+  proxy.switchTo(standby.url()) // too early: it is still read-only
   await primary.stop('immediate')
-  await scene.untilAllSay('store.down', 1)
+  await scene.untilAllEmit('store.down', 1)
   await query(standby.url(), 'select pg_promote()')
   const tookMs = await scene.resumed()
   t.diagnostic(`every worker went on within ${tookMs.toFixed()} ms of the promotion`)

@@ -1,5 +1,5 @@
-// An application's pool that has no error listener of its own. pg makes an `error` event of every connection that the server
-// ends while it is idle, and an `error` event without a listener ends the process: here, it fails the test.
+// A pool of the application without an error listener. pg emits an `error` event when the server ends an idle connection, and an
+// `error` event without a listener ends the process. Here, it fails the test.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
@@ -24,7 +24,7 @@ after(() => server[Symbol.asyncDispose]())
 
 for (const mode of ['fast', 'immediate'] as const) {
   for (const listen of ['pool', 'address', false] as const) {
-    test(`the process survives a server that stops (${mode}), with LISTEN in ${listen || 'no place'}`, async () => {
+    test(`the process survives a server that stops (${mode}), with the option listen: ${listen}`, async () => {
       await using scene = await setup({ listen })
       const { holdfast, pool } = scene
       const claiming = holdfast.claim(['mail'], { wait: '60s' }) // a connection listens meanwhile
@@ -41,7 +41,7 @@ for (const mode of ['fast', 'immediate'] as const) {
   }
 }
 
-test("the process survives the end of a connection that is in the store's hands between two statements", async () => {
+test('the process survives the end of a connection that the store uses, between two statements', async () => {
   await using scene = await setup({ listen: false })
   const connections = new Connections({ pool: scene.pool, isOwn: false, most: 1 })
   const ended = connections.use(
@@ -58,7 +58,7 @@ test("the process survives the end of a connection that is in the store's hands 
   connections.close()
 })
 
-test('a pool that twelve stores share has one more listener, and none when the last of them is closed', async () => {
+test('twelve stores on one pool add one listener together, and remove it when the last of them is closed', async () => {
   const pool = new Pool({ connectionString: await database(), max: 30 })
   const own = () => undefined
   pool.on('error', own)
@@ -73,7 +73,7 @@ test('a pool that twelve stores share has one more listener, and none when the l
   assert.equal(pool.listenerCount('error'), 2, 'one store is still open')
   await stores[0]?.close()
   await stores[0]?.close()
-  while (pool.listenerCount('error') > 1) await sleep(5) // connections that listened are on their way out
+  while (pool.listenerCount('error') > 1) await sleep(5) // connections with LISTEN are being closed
   assert.deepEqual(pool.listeners('error'), [own])
   const clients = await Promise.all(Array.from({ length: 5 }, () => pool.connect()))
   for (const client of clients) {
@@ -85,7 +85,7 @@ test('a pool that twelve stores share has one more listener, and none when the l
   assert.deepEqual(warnings, [])
 })
 
-test('a store that cannot be opened leaves no listener behind', async () => {
+test('a store that cannot be opened leaves no listener on the pool', async () => {
   const pool = new Pool({ host: '127.0.0.1', port: 1, user: 'u', database: 'd' })
   await assert.rejects(open(postgres({ pool }), { logger: false }), (error) =>
     isHoldfastError(error, 'STORE_UNAVAILABLE'),
@@ -103,7 +103,7 @@ test('the listener stays until the connections that the store has ended are gone
   await connections.use(async (client) => void taken.push(client), { ends: true, isFit: () => Promise.resolve(true) })
   connections.close()
   stop()
-  assert.equal(pool.listenerCount('error'), 1, 'the server may still have something to say')
+  assert.equal(pool.listenerCount('error'), 1, 'the server may still send an error')
   const [error] = await once(pool, 'error')
   assert.match((error as Error).message, /terminating connection/)
   await once(taken[0] as PoolClient, 'end')

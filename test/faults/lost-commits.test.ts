@@ -1,5 +1,5 @@
-// Servers that have forgotten the newest commits give their numbers to something else. Processes that remember such a number must
-// not use it for what it was.
+// A server that has lost its newest commits gives their numbers to other rows. Processes that remember such a number must not use
+// it for the old row.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -26,7 +26,7 @@ test('a process that knew a queue which a failover lost never uses its number fo
   await judge(holdfast, another, known)
 })
 
-test('a process that knew a queue of a schema that was dropped and made again never uses its number for another', async () => {
+test('after a schema was dropped and created again, a process never uses the number of an old queue for another', async () => {
   await using database = await testDatabase()
   await using holdfast = await open(database.url)
   await holdfast.queue('mail').enqueue('before')
@@ -47,7 +47,7 @@ interface Call {
   readonly customer: string
 }
 
-test('a producer by name obeys the definition that is stored, where a failover lost another one of the same version', async () => {
+test('a producer by name uses the stored definition after a failover lost another one of the same version', async () => {
   await using scene = await promotion()
   const { proxy, standby } = scene
   await using producer = await open(proxy.url)
@@ -73,7 +73,7 @@ test('a producer by name obeys the definition that is stored, where a failover l
   assert.deepEqual(attempts, [2, 2, 2, 2, 2])
 })
 
-/** How a process that has a definition goes on after the server has lost it. */
+/** What a process with a definition does after the server has lost it. */
 const ways: Readonly<Record<string, (process: Holdfast, url: string) => Promise<unknown>>> = {
   'enqueues one job': (process) => process.queue(calls).enqueue({ customer: 'ada' }),
   'enqueues several jobs': (process) => process.queue(calls).enqueueMany([{ payload: { customer: 'ada' } }]),
@@ -86,7 +86,7 @@ const ways: Readonly<Record<string, (process: Holdfast, url: string) => Promise<
 }
 
 for (const [way, act] of Object.entries(ways)) {
-  test(`a process ${way} by its definition after the schema was dropped and made again: it stores the definition again`, async () => {
+  test(`a process that ${way} by its definition after the schema was dropped and created again stores the definition again`, async () => {
     await using database = await testDatabase()
     await using process = await open(database.url)
     await process.queue(calls).enqueue({ customer: 'ada' })
@@ -96,7 +96,7 @@ for (const [way, act] of Object.entries(ways)) {
   })
 }
 
-test('a process whose definition a failover lost stores it again, also where an earlier version is left', async () => {
+test('a process whose definition a failover lost stores it again, also if an earlier version is left', async () => {
   await using scene = await promotion()
   const { proxy, standby } = scene
   await using process = await open(proxy.url)
@@ -108,7 +108,7 @@ test('a process whose definition a failover lost stores it again, also where an 
   await judgeStored(standby.url())
 })
 
-test('a process leaves what another one has defined since, also when it finds its own definition lost', async () => {
+test('a process whose definition was lost does not overwrite what another process has defined since', async () => {
   await using database = await testDatabase()
   await using process = await open(database.url)
   await process.queue(calls).enqueue({ customer: 'ada' })
@@ -121,7 +121,7 @@ test('a process leaves what another one has defined since, also when it finds it
   assert.deepEqual({ ...stored }, { version: 1, attempts: 9 })
 })
 
-test('workers by name go by the definition that is stored, where another one had the same version', async () => {
+test('workers by name use the stored definition, also if a lost one had the same version', async () => {
   await using database = await testDatabase()
   let now = 0
   const timers = { now: () => now } as ConstructorParameters<typeof Definitions>[1]
@@ -134,19 +134,19 @@ test('workers by name go by the definition that is stored, where another one had
   const definitions = new Definitions(store, timers)
   const byName = defineQueue('calls')
   await definitions.refresh(['calls'])
-  assert.equal(definitions.obeyed(byName).timeoutMs, 600_000)
+  assert.equal(definitions.effective(byName).timeoutMs, 600_000)
   await recreate(database)
   now += 6_000
   await definitions.refresh(['calls'])
-  assert.equal(definitions.obeyed(byName), byName, 'a queue that is gone has no definition')
+  assert.equal(definitions.effective(byName), byName, 'a queue that is gone has no definition')
   await stored('second')
   now += 6_000
   await definitions.refresh(['calls'])
-  assert.equal(definitions.obeyed(byName).timeoutMs, 2_000)
+  assert.equal(definitions.effective(byName).timeoutMs, 2_000)
   await store.close()
 })
 
-/** The definition is there, and the last job was enqueued by it. */
+/** The definition is stored, and the last job was enqueued with it. */
 async function judgeStored(url: string): Promise<void> {
   await using another = await open(url)
   await another.queue('calls').enqueue({ customer: 'ada' })
@@ -169,7 +169,7 @@ async function enqueueIn(process: Holdfast, url: string): Promise<void> {
   await client.end()
 }
 
-/** A primary, a standby that falls behind when it is told to, and one address for whichever of them is in charge. */
+/** A primary, a standby that the test can stop so that it misses commits, and one address that leads to the current primary. */
 async function promotion() {
   const stack = new AsyncDisposableStack()
   const primary = stack.use(await startServer({ settings: { wal_keep_size: '256MB' } }))
@@ -207,7 +207,7 @@ async function caughtUp(primary: string, standby: string): Promise<void> {
   }
 }
 
-/** Uses queues and a batch that will be lost, so that their numbers are remembered. */
+/** Uses queues and a batch that will be lost, so that this process remembers their numbers. */
 async function learn(holdfast: Holdfast) {
   await holdfast.queue('refund').enqueue('lost')
   await holdfast.queue('refund').enqueue('lost, low', { priority: 8 })

@@ -1,4 +1,4 @@
-// Few connections and many callers; a pool that the application and the store share.
+// Few connections and many callers, and a pool that the application and the store share.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
@@ -17,7 +17,7 @@ import { rejects } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { testDatabase } from '../support/postgres.ts'
 
-test('no more connections of a shared pool are in use than were allowed, and the application never waits for us', async (t) => {
+test('the store uses no more connections of a shared pool than allowed, and the application never waits for it', async (t) => {
   await using database = await testDatabase()
   await using shared = sharedPool(database.url, 6)
   await using holdfast = await open(postgres({ pool: shared.pool, connections: 3 }))
@@ -41,7 +41,7 @@ test('no more connections of a shared pool are in use than were allowed, and the
   await holdfast.close()
 })
 
-test('a quarter of a shared pool is left to the application unless it says otherwise', async () => {
+test('a quarter of a shared pool is left to the application by default', async () => {
   await using database = await testDatabase()
   for (const [max, ours] of [
     [8, 6],
@@ -75,7 +75,7 @@ test('one connection is enough for every kind of call', async () => {
   await recount(holdfast)
 })
 
-test('a pool that the application has emptied is waited for', async () => {
+test('calls wait for a pool whose connections are all used by the application', async () => {
   await using database = await testDatabase()
   await using shared = sharedPool(database.url, 2, { connectionTimeoutMillis: 50 })
   await using holdfast = await open(postgres({ pool: shared.pool }))
@@ -90,7 +90,7 @@ test('a pool that the application has emptied is waited for', async () => {
   await holdfast.close()
 })
 
-test('callers whose transactions have every connection of the pool enqueue in them what no process has used before', async () => {
+test('transactions that use every connection of the pool can enqueue to a queue that no process has used before', async () => {
   await using database = await testDatabase()
   await using shared = sharedPool(database.url, 10, { connectionTimeoutMillis: 10_000 })
   await using holdfast = await open(postgres({ pool: shared.pool }))
@@ -115,7 +115,7 @@ for (const [how, options] of [
   ['waits for connections', {}],
   ['gives up requests after 50 ms', { connectionTimeoutMillis: 50 }],
 ] as const)
-  test(`a worker keeps and settles its jobs while the application has the whole pool, which ${how}`, async () => {
+  test(`a worker renews and settles its jobs while the application uses the whole pool, which ${how}`, async () => {
     await using database = await testDatabase()
     await using shared = sharedPool(database.url, 4, options)
     await using holdfast = await open(postgres({ pool: shared.pool }))
@@ -140,7 +140,7 @@ for (const [how, options] of [
     await sleep(4_000) // more than two leases
     assert.deepEqual([runs, late, worker.health().ok, worker.health().why], [[1], [], true, null])
     finish.resolve()
-    await done // settled while the application still has every connection
+    await done // settled while the application still uses every connection
     assert.equal(await other.result(id), 'here')
     assert.equal(shared.pool.totalCount, 4)
     await taken.release()
@@ -158,7 +158,7 @@ test('a renewal does not wait for a settlement whose SQL effect waits for a lock
   await using taken = await useUp(shared.pool, 2)
   await taken.clients[0]?.query('begin; insert into note values (1)')
   const settled = first?.done(null, { sql: [{ text: 'insert into note values (1) on conflict do nothing' }] })
-  await sleep(600) // until it waits for the row, over the reserve
+  await sleep(600) // until it waits for the row, on the reserve connection
   await second?.renew()
   await taken.clients[0]?.query('rollback')
   await settled
@@ -167,7 +167,7 @@ test('a renewal does not wait for a settlement whose SQL effect waits for a lock
   await holdfast.close()
 })
 
-test('a connection of the reserve is set up as the pool sets up its own, and ends with the store', async () => {
+test('the reserve connection is set up like those of the pool, and ends with the store', async () => {
   await using database = await testDatabase()
   await using shared = sharedPool(database.url, 2, { application_name: 'shared-pool' })
   shared.pool.on(
@@ -190,7 +190,7 @@ test('a connection of the reserve is set up as the pool sets up its own, and end
   while ((await shared.pool.query(sessions)).rows[0].count > 2) await sleep(20)
 })
 
-test('where the pool is of a kind that the store cannot copy, health and an event tell that renewals are late', async () => {
+test('if the store cannot copy the settings of the pool, health and an event report that renewals are late', async () => {
   await using database = await testDatabase()
   await using shared = sharedPool(database.url, 4)
   await using holdfast = await open(postgres({ pool: withoutClient(shared.pool) }))
@@ -213,7 +213,7 @@ test('where the pool is of a kind that the store cannot copy, health and an even
   await holdfast.close()
 })
 
-test('a pool, and a client without a transaction, are refused as tx before anything is sent', async () => {
+test('a pool, or a client without a transaction, is refused as tx before anything is sent', async () => {
   await using database = await testDatabase()
   await using shared = sharedPool(database.url, 4)
   await using holdfast = await open(postgres({ pool: shared.pool, listen: false }))
@@ -242,14 +242,14 @@ test('a pool, and a client without a transaction, are refused as tx before anyth
   await holdfast.close()
 })
 
-test('how many connections is a whole number', async () => {
+test('the number of connections must be a whole number', async () => {
   for (const connections of [0, -1, 1.5, Number.NaN, '3' as never])
-    await rejects(open(postgres({ url: 'postgres://nobody', connections })), 'INVALID_OPTION', {
+    await rejects(open(postgres({ url: 'postgres://localhost', connections })), 'INVALID_OPTION', {
       option: 'connections',
     })
 })
 
-test('a connection that is ended with its very first words does not end the process', async () => {
+test('a connection that ends during its first messages does not end the process', async () => {
   const server = createServer((socket) => socket.once('data', () => socket.end(Buffer.concat([welcome, farewell]))))
   await once(server.listen(0, '127.0.0.1'), 'listening')
   const pool = new Pool({ host: '127.0.0.1', port: (server.address() as AddressInfo).port, user: 'u', database: 'd' })
@@ -278,7 +278,7 @@ async function cycle(holdfast: Holdfast, name: string): Promise<void> {
   await holdfast.stats()
 }
 
-/** The pool as another library may wrap it. */
+/** The pool in a wrapper, as another library may make it. */
 function withoutClient(pool: Pool): Pool {
   const get = (_: Pool, key: string) => {
     const value: unknown = key === 'Client' ? undefined : Reflect.get(pool, key)
@@ -287,7 +287,7 @@ function withoutClient(pool: Pool): Pool {
   return new Proxy(pool, { get } as ProxyHandler<Pool>)
 }
 
-/** Takes so many connections of the pool for as long as it is not disposed of; four more requests wait behind them. */
+/** Takes this many connections of the pool until it is disposed of; four more requests wait behind them. */
 async function useUp(pool: Pool, count: number) {
   const clients: PoolClient[] = []
   while (clients.length < count) {
@@ -307,7 +307,7 @@ async function useUp(pool: Pool, count: number) {
   return { clients, release, [Symbol.asyncDispose]: release }
 }
 
-/** Watches over how it is used. */
+/** Records how the pool is used. */
 function sharedPool(url: string, max: number, options: PoolConfig = {}) {
   const pool = new Pool({ connectionString: url, max, ...options })
   pool.on('error', () => undefined)

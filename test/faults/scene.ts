@@ -1,10 +1,10 @@
-// Workers in processes of their own and a producer in this one, at full speed, on a server to which something happens. Every
-// job leaves a row in a table of the application, a key-value entry and a follow-up job, all by its settlement, so whatever
-// is settled twice, or half, shows. Afterwards:
+// Workers in processes of their own and a producer in this one, at full speed, on a server with faults. The settlement of every
+// job writes a row in a table of the application, a key-value entry and a follow-up job. So a settlement that was applied twice
+// or in part is visible. Afterwards:
 //
-// - every job whose enqueue was answered is done, and its effects are there once;
-// - one whose enqueue failed is done with its effects, or was never there;
-// - a worker that told that the store is away has told that it is back, each time once.
+// - every job whose enqueue was answered is done, and its effects exist once;
+// - a job whose enqueue failed is done with its effects, or was never stored;
+// - every worker emitted one `store.up` for each `store.down`.
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -20,9 +20,9 @@ import type { Task } from '../worker/programs/works.ts'
 import { WorkerProcess } from '../worker/worker-process.ts'
 
 export interface SceneOptions {
-  /** Where workers and producer go. */
+  /** Where workers and producer connect to. */
   readonly store: PostgresOptions & { readonly url: string }
-  /** Past whatever lies between; the same place unless given. */
+  /** The address of the server without a proxy; the same as `store.url` unless given. */
   readonly direct?: string
   readonly workers?: number
   readonly concurrency?: number
@@ -32,7 +32,7 @@ export interface SceneOptions {
 /** How long faults last; longer by hand, with `HOLDFAST_FAULTS_MS=60000`. */
 export const faultsMs = Number(process.env['HOLDFAST_FAULTS_MS'] ?? 2_000)
 
-/** A worker asks again less and less often, every few seconds at the least. */
+/** A worker repeats its calls less and less often, but at least every few seconds. */
 const backMaxMs = 30_000
 const taskMs = 5
 
@@ -83,11 +83,11 @@ export class Scene implements AsyncDisposable {
     return tookMs
   }
 
-  async untilAllSay(event: 'store.down' | 'store.up', times: number): Promise<void> {
+  async untilAllEmit(event: 'store.down' | 'store.up', times: number): Promise<void> {
     await Promise.all(this.workers.map((worker) => worker.happened(event, times)))
   }
 
-  /** Nothing more is produced; what there is gets done, and is judged. */
+  /** Stops the producer, waits until all jobs are done, and checks the promises. */
   async judge(t: TestContext): Promise<void> {
     this.#isOver = true
     await this.#producing
@@ -98,20 +98,24 @@ export class Scene implements AsyncDisposable {
     const unknown = new Set(this.#unknown)
     for (const id of this.#acknowledged) assert.equal(seen.get(id), 1, `the effect of ${id}`)
     for (const [id, times] of seen) {
-      assert.equal(times, 1, `the effect of ${id} is there once`)
-      if (!this.#acknowledged.includes(id)) assert.ok(unknown.has(id), `${id} was asked for`)
+      assert.equal(times, 1, `the effect of ${id} exists once`)
+      if (!this.#acknowledged.includes(id)) assert.ok(unknown.has(id), `${id} was enqueued`)
     }
     const stats = await this.holdfast.stats()
-    assert.deepEqual([stats.done, stats.ready], [seen.size, seen.size], 'jobs done, and follow-ups that nobody takes')
+    assert.deepEqual(
+      [stats.done, stats.ready],
+      [seen.size, seen.size],
+      'jobs done, and their follow-ups, which no worker serves',
+    )
     assert.equal((await Array.fromAsync(this.holdfast.kv.scan(''))).filter(isEffect).length, seen.size)
     for (const worker of this.workers) {
-      assert.equal(worker.events('store.up').length, worker.events('store.down').length, `${worker.name} told both`)
+      assert.equal(worker.events('store.up').length, worker.events('store.down').length, `${worker.name} emitted both`)
     }
     await recount(this.holdfast)
-    this.#tell(t, seen.size)
+    this.#print(t, seen.size)
   }
 
-  #tell(t: TestContext, done: number): void {
+  #print(t: TestContext, done: number): void {
     const count = (event: 'store.down' | 'lease.lost') => this.workers.flatMap((worker) => worker.events(event)).length
     const runs = this.workers.flatMap((worker) => worker.began).length
     t.diagnostic(
@@ -163,7 +167,7 @@ export async function query(url: string, text: string): Promise<Record<string, u
   }
 }
 
-/** Workers keep entries of their own, too. */
+/** Workers have entries of their own, too. */
 function isEffect({ key }: { readonly key: string }): boolean {
   return !key.startsWith('holdfast.')
 }

@@ -1,4 +1,4 @@
-// A host that vanishes: no answer, no end of the connection, nothing.
+// A host that vanishes: it sends no answer and does not end the connection.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -16,21 +16,21 @@ before(async () => {
 })
 after(() => server[Symbol.asyncDispose]())
 
-test('a host that vanishes under load is told as away once, and work goes on by itself when it is back', async (t) => {
+test('a host that vanishes under load is reported as away once, and work goes on by itself when it is back', async (t) => {
   const url = await database('vanishes')
   await using proxy = await vanishingProxy(url)
   await using scene = await Scene.start({ store: { url: proxy.url, answerTimeout: '1s' }, direct: url })
   proxy.vanish()
-  await scene.untilAllSay('store.down', 1)
+  await scene.untilAllEmit('store.down', 1)
   proxy.comeBack()
   const tookMs = await scene.resumed()
   t.diagnostic(`every worker went on within ${tookMs.toFixed()} ms`)
-  await scene.untilAllSay('store.up', 1)
+  await scene.untilAllEmit('store.up', 1)
   await scene.judge(t)
   for (const worker of scene.workers) assert.equal(worker.events('store.down').length, 1)
 })
 
-test('a call to a host that has vanished fails in bounded time, and says that it may have landed', async (t) => {
+test('a call to a host that has vanished fails in bounded time, and says that it may have committed', async (t) => {
   await using world = await setup('bounded')
   world.proxy.vanish()
   const from = performance.now()
@@ -45,7 +45,7 @@ test('a call to a host that has vanished fails in bounded time, and says that it
   assert.ok(tookMs < 30_000)
 })
 
-test('a connection that has died alone is made anew, and the call lands once', async () => {
+test('a single dead connection is replaced, and the call commits once', async () => {
   await using world = await setup('alone')
   world.proxy.vanish()
   world.proxy.comeBack()
@@ -58,13 +58,13 @@ test('a connection that has died alone is made anew, and the call lands once', a
   )
 })
 
-test('an answer that is lost with its connection is asked for again, and the call has landed once', async () => {
+test('a call whose answer is lost with its connection is repeated, and has committed once', async () => {
   await using world = await setup('answer')
   await query(world.url, 'create table held (n int)')
   const { id } = await world.holdfast.queue('mail').enqueue(1)
   const lease = (await world.holdfast.claim(['mail']))[0]
   const done = lease?.done(null, { sql: [{ text: 'insert into held select 1 from pg_sleep(1)' }] })
-  await sleep(500) // it is at work on it
+  await sleep(500) // the server is executing it
   world.proxy.vanish()
   world.proxy.comeBack()
   await done
@@ -89,10 +89,10 @@ async function setup(name: string) {
   const url = await database(name)
   const proxy = await vanishingProxy(url)
   const holdfast = await open(postgres({ url: proxy.url, answerTimeout: '300ms', listen: false }), { logger: false })
-  await holdfast.queue('mail').enqueue(0) // has a connection from now on
+  await holdfast.queue('mail').enqueue(0) // opens a connection
   await (await holdfast.claim(['mail']))[0]?.done()
   await holdfast.purge('mail')
-  /** Sessions of this database that ended because their client was gone. */
+  /** Sessions of this database that ended because their client had gone. */
   const broken = async () => {
     const text = 'select coalesce(sum(sessions_abandoned), 0)::int as n from pg_stat_database where datname = $1'
     const [row] = await query(url, text.replace('$1', `'${name}'`))

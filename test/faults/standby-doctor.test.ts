@@ -1,5 +1,5 @@
-// What a doctor says of a standby that keeps the past alive: a real one, with a query that reads for long. A million
-// transactions, from which on it tells, take a while; here it is asked for those that are some hundred behind.
+// What the doctor reports about a standby that holds back the cleanup of old rows: a real standby with a long query. The doctor
+// reports from a million transactions on, which take a while; here the bound is some hundred.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -13,7 +13,7 @@ import { query } from './scene.ts'
 
 const most = 200
 
-test('a long query on a standby is told, by its feedback or by its slot, until it ends', async () => {
+test('a long query on a standby is reported, by its feedback or by its slot, until it ends', async () => {
   await using primary = await startServer({ settings: { wal_keep_size: '256MB' } })
   await using standby = await startStandby(primary)
   await set(standby, { hot_standby_feedback: 'on', wal_receiver_status_interval: '1' })
@@ -23,13 +23,13 @@ test('a long query on a standby is told, by its feedback or by its slot, until i
   await using reader = await readingAt(standby)
   await goOn(primary)
   const told = await doctor.until((found) => found?.id === 'standby-feedback')
-  assert.match(told?.sentence ?? '', /^Standby standby has told by hot_standby_feedback .* [\d,]+ transactions old/)
+  assert.match(told?.sentence ?? '', /^Standby standby reports by hot_standby_feedback .* [\d,]+ transactions old/)
   await reader.end()
   await doctor.until((found) => found === undefined)
 
   await query(primary.url(), `select pg_create_physical_replication_slot('behind', true)`)
   await set(standby, { primary_slot_name: 'behind' })
-  await doctor.until((found) => found === undefined) // somebody reads it
+  await doctor.until((found) => found === undefined) // a standby reads from the slot
   await using again = await readingAt(standby)
   await goOn(primary)
   const slot = await doctor.until((found) => found?.id === 'replication-slot')
@@ -56,7 +56,7 @@ function doctorOf(primary: Server) {
   return { findings, until, [Symbol.asyncDispose]: () => pool.end() }
 }
 
-/** A transaction that reads, and goes on reading. */
+/** A transaction that keeps its snapshot open. */
 async function readingAt(standby: Server) {
   const client = new pg.Client(standby.url())
   client.on('error', () => {})

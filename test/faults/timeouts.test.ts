@@ -1,5 +1,5 @@
-// Timeouts that an administrator sets for a role or a database, for the good of its statements, and statements that are
-// cancelled by hand. Nothing of ours is lost to them; what is the application's own keeps to them.
+// Timeouts that an administrator sets for a role or a database, and statements that are cancelled by hand. They lose no call of
+// the store; SQL of the application follows them.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -15,10 +15,10 @@ const timeoutMs = 100
 const waitMs = 4 * timeoutMs
 
 for (const setting of ['statement_timeout', 'lock_timeout', 'transaction_timeout'] as const) {
-  test(`calls that wait for longer than ${setting} end when what they wait for does`, async (t) => {
+  test(`calls that wait longer than ${setting} for another transaction succeed when it ends`, async (t) => {
     await using database = await testDatabase()
     const [row] = await query(database.url, `select current_setting('${setting}', true) as known`)
-    if (row?.['known'] === null) return t.skip(`this server knows no ${setting}`)
+    if (row?.['known'] === null) return t.skip(`this server has no ${setting}`)
     await open(database.url).then((holdfast) => holdfast.close())
     await query(database.url, `alter database ${database.name} set ${setting} = '${timeoutMs}ms'`)
     await using holdfast = await open(database.url)
@@ -39,7 +39,7 @@ for (const setting of ['statement_timeout', 'lock_timeout', 'transaction_timeout
   })
 }
 
-test('a schema is made however short the timeouts are', async () => {
+test('a schema is created however short the timeouts are', async () => {
   await using database = await testDatabase()
   for (const setting of ['statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout'])
     await query(database.url, `alter database ${database.name} set ${setting} = '30ms'`)
@@ -47,7 +47,7 @@ test('a schema is made however short the timeouts are', async () => {
   assert.equal((await holdfast.stats()).ready, 0)
 })
 
-test('a SQL effect keeps to the timeout of its role: it fails its own job, and no other', async () => {
+test('a SQL effect is subject to the timeout of its role: it fails its own job, and no other', async () => {
   await using database = await testDatabase()
   await open(database.url).then((holdfast) => holdfast.close())
   await query(database.url, `alter database ${database.name} set statement_timeout = '${timeoutMs}ms'`)
@@ -66,17 +66,17 @@ test('a SQL effect keeps to the timeout of its role: it fails its own job, and n
   assert.equal(await stateOf(holdfast, quick?.job.id ?? ''), 'done')
 })
 
-test('a session that is ended as soon as it idles in a transaction is not one of ours', async () => {
+test('the store never idles in a transaction long enough for idle_in_transaction_session_timeout', async () => {
   await using database = await testDatabase()
   await query(database.url, `alter database ${database.name} set idle_in_transaction_session_timeout = '1ms'`)
   await using holdfast = await open(database.url)
   await everyKindOfCall(holdfast)
 })
 
-test('statements that somebody cancels, again and again, are made again', async (t) => {
+test('statements that an administrator cancels again and again are repeated', async (t) => {
   await using database = await testDatabase()
   await using holdfast = await open(database.url)
-  await everyKindOfCall(holdfast) // the first sweep makes partitions, which takes longer than anybody is left in peace
+  await everyKindOfCall(holdfast) // the first sweep creates partitions, which takes longer than the time between two cancels
   let isOver = false
   let cancelled = 0
   const cancelling = async () => {
@@ -112,7 +112,7 @@ async function everyKindOfCall(holdfast: Holdfast): Promise<void> {
   assert.equal(await holdfast.result(id), 'sent')
 }
 
-/** Somebody else's transaction. */
+/** A transaction of another program. */
 class Stranger implements AsyncDisposable {
   readonly client: pg.Client
 

@@ -1,4 +1,4 @@
-// The page of benchmarks is made from the results that lie beside the program, and from nothing else.
+// The page of benchmarks is generated from the stored results, and from nothing else.
 import assert from 'node:assert/strict'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ const resultsDirectory = join(root, 'bench/results')
 const skip = existsSync(resultsDirectory) ? false : 'there are no results yet; npm run bench -- peers writes them'
 const remake = 'npm run bench -- peers --page writes it'
 
-test('the page and its charts show the results that are there', { skip }, () => {
+test('the page and its charts show the stored results', { skip }, () => {
   const results = readResults(resultsDirectory)
   assert.equal(readFileSync(join(root, 'docs/benchmarks.md'), 'utf8'), page(results), remake)
   const drawn = charts(results)
@@ -45,18 +45,18 @@ describe('the page', () => {
     )
   })
 
-  test('says how far rounds lay apart, but not as a share of nothing', () => {
+  test('shows the spread of the rounds, except as a share of zero', () => {
     const text = page({ single: singleResult({ postgres: [10_000, 12_000, 11_000], graphile: [0, 0, 0] }) })
     assert.match(text, /\| 11\.0k ± 9 % \|/)
     assert.doesNotMatch(text, /± (NaN|Infinity)/)
   })
 
-  test('says so where none is', () => {
+  test('says if no peer is ahead', () => {
     const text = page({ single: singleResult({ postgres: [30_000], 'bullmq-always': [20_000] }) })
-    assert.match(text, /Nobody is ahead of Holdfast/)
+    assert.match(text, /No peer is ahead of Holdfast/)
   })
 
-  test('says what was taken on another machine than the rest', () => {
+  test('says which results were measured on another machine than the rest', () => {
     const single = singleResult({ postgres: [30_000] })
     const others = (['cycle', 'backlog'] as const).map((workload) => [workload, { ...single, workload }] as const)
     const here = page({ single, ...Object.fromEntries(others) })
@@ -65,20 +65,20 @@ describe('the page', () => {
     const text = page({ single: moved, ...Object.fromEntries(others) })
     assert.match(
       text,
-      /## Single enqueue[^#]*Taken on another machine than the rest, on 2000-01-01: a slow one, 2 cores/,
+      /## Single enqueue[^#]*Measured on another machine than the rest, on 2000-01-01: a slow one, 2 cores/,
     )
     assert.match(text, /## Machine and versions\n\n- a processor, 2 cores/)
     assert.equal(text.match(/another machine than the rest/g)?.length, 1)
   })
 
-  test('marks an aim that was missed', () => {
+  test('marks a missed target', () => {
     const text = page({ single: singleResult({ postgres: [30_000], 'bullmq-always': [20_000], graphile: [1_000] }) })
     assert.match(text, /\| single enqueue: PostgreSQL to BullMQ \| at least 2 \| 1\.50 \| \*\*missed\*\* \|/)
     assert.match(text, /\| single enqueue: PostgreSQL to the fastest peer on it \| at least 20 \| 30\.00 \| met \|/)
   })
 })
 
-test('a chart has a bar for everyone, and the span of the rounds', () => {
+test('a chart has a bar for every contender, and the span of the rounds', () => {
   const { single } = charts({ single: singleResult({ postgres: [10_000, 12_000, 11_000], graphile: [1_000] }) })
   assert.equal(single?.match(/<rect class="filled/g)?.length, 2)
   assert.equal(single?.match(/class="span"/g)?.length, 1)

@@ -1,4 +1,4 @@
-// The wire that breaks when it is told to, before a server that says what a test wants it to say.
+// The cutting proxy of the tests, in front of a server that sends what a test wants.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer } from 'node:net'
@@ -12,9 +12,9 @@ const notification = message('A', '\0\0\0\x01channel\0text\0')
 for (const [what, answer] of Object.entries({
   'an answer': [completed, ready],
   'an answer that a notification follows at once': [completed, ready, notification],
-  'an answer behind a notification': [notification, completed, ready],
+  'an answer after a notification': [notification, completed, ready],
 }))
-  test(`${what} is lost, and the server is left when it has given it`, async () => {
+  test(`${what} is lost, and the proxy leaves the server after it`, async () => {
     const left = Promise.withResolvers<void>()
     await using server = createServer((socket) => {
       socket.on('data', () => socket.write(Buffer.concat(answer)))
@@ -24,11 +24,11 @@ for (const [what, answer] of Object.entries({
     await using proxy = await cuttingProxy(`postgres://127.0.0.1:${(server.address() as AddressInfo).port}/any`)
     const cut = proxy.cut('settle', 'after')
     const client = connect(Number(new URL(proxy.url).port), '127.0.0.1')
-    const heard: Buffer[] = []
-    client.on('data', (chunk) => heard.push(chunk))
+    const received: Buffer[] = []
+    client.on('data', (chunk) => received.push(chunk))
     client.write('settle')
     await Promise.all([cut, left.promise, once(client, 'close')])
-    assert.deepEqual(heard, [])
+    assert.deepEqual(received, [])
   })
 
 function message(type: string, text: string): Buffer {

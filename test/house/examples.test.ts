@@ -1,6 +1,6 @@
-// Every TypeScript example in the README and the docs compiles and runs, each as a program of its own in an empty
-// directory, and every npm command they name exists. Where one names a PostgreSQL database (`postgres://…/app`) it gets an
-// empty one of its own in that place.
+// Every TypeScript example in the README and the docs compiles and runs, each as its own program in an empty directory. Every npm
+// command that they name exists. If an example names a PostgreSQL database (`postgres://…/app`), it gets an empty database in its
+// place.
 import assert from 'node:assert/strict'
 import { existsSync, globSync, readFileSync } from 'node:fs'
 import { mkdir, symlink, writeFile } from 'node:fs/promises'
@@ -52,7 +52,7 @@ for (const example of examples) {
   })
 }
 
-test('a PostgreSQL example keeps what stands behind the database in its URL', () => {
+test('a PostgreSQL example keeps what follows the database in its URL', () => {
   const code = "open('postgres://app:secret@db.example:5432/app?schema=jobs'); open('postgres://localhost/app')"
   assert.ok(usesPostgres({ file: 'page.md', line: 1, code }))
   assert.equal(
@@ -70,7 +70,7 @@ test('every npm script that the pages name exists', () => {
   assert.deepEqual(missing, [])
 })
 
-test('the reader of pages finds examples, their lines, and npm scripts', () => {
+test('the parser of pages finds examples, their lines, and npm scripts', () => {
   const fence = '`'.repeat(3)
   const page = `# Title\n\n${fence}ts title=first.ts\nconst one = 1\n${fence}\n\n- item\n  ${fence}ts\n  two()\n    deeper()\n  ${fence}\n${fence}js\nthree()\n${fence}\n\`npm test\`, npm run build:all -- x, npm start`
   assert.deepEqual(examplesIn('page.md', page), [
@@ -97,8 +97,8 @@ function npmScriptsIn(page: string): string[] {
   return [...page.matchAll(/\bnpm (?:run ([\w:-]+)|(test|start)\b)/g)].map(([, named, short]) => named ?? short ?? '')
 }
 
-// A project inside the checkout, so that examples find what the tests have installed. Its `holdfast` has the exports of
-// package.json turned from dist/*.js to src/*.ts: the link leads out of node_modules, and Node runs the source.
+// A project inside the checkout, so that examples resolve the packages of the tests. Its `holdfast` has the exports of
+// package.json with dist/*.js replaced by src/*.ts: the link leads out of node_modules, and Node runs the source.
 async function projectOf(all: readonly Example[]): Promise<Scratch> {
   const scratch = await scratchDirectory(join(root, 'test/.tmp'))
   const holdfast = join(scratch.path, 'node_modules/holdfast')
@@ -110,7 +110,7 @@ async function projectOf(all: readonly Example[]): Promise<Scratch> {
     join(scratch.path, 'tsconfig.json'),
     JSON.stringify({
       extends: join(root, 'tsconfig.json'),
-      // An example may name what it does not go on to use.
+      // An example may declare a name without using it.
       compilerOptions: { noUnusedLocals: false, noUnusedParameters: false, moduleDetection: 'force' },
       include: ['*.ts'],
       exclude: [],
@@ -131,7 +131,7 @@ function programOf({ file, line }: Example): string {
   return `${file.replaceAll(/[/\\]/g, '-')}-${line}.ts`
 }
 
-// On the same line as in its page, so that an error says where to look.
+// On the same line as in its page, so that an error shows the place.
 function paddedCode({ line, code }: Example): string {
   return '\n'.repeat(line - 1) + code
 }

@@ -7,8 +7,8 @@ import test from 'node:test'
 import { root } from '../support/checkout.ts'
 
 // Each layer may import from itself and from the layers above it in this table, unless `only` narrows that down.
-// A name is a folder of src/, or a file of its root; apps/ is beside src/ and uses the entry points alone. Folders that do not exist
-// yet have their place already.
+// A name is a folder of src/, or a file of its root. apps/ is beside src/ and uses only the entry points. Folders that do not
+// exist yet are listed already.
 const layers: readonly Layer[] = [
   { names: ['errors.ts', 'runtime'] },
   { names: ['job'], only: ['errors.ts', 'runtime/duration.ts', 'job'] },
@@ -30,7 +30,7 @@ const layers: readonly Layer[] = [
   { names: ['apps'], only: ['index.ts', 'testing', 'server', 'apps'] },
 ]
 
-// The world is touched in one place each: a package or Node module on the left is imported only from the right.
+// Each external dependency is used in one place: a package or Node module on the left is imported only from the right.
 const reserved: Readonly<Record<string, readonly string[]>> = {
   'node:sqlite': ['store/sqlite/'],
   'better-sqlite3': ['store/sqlite/'],
@@ -39,7 +39,7 @@ const reserved: Readonly<Record<string, readonly string[]>> = {
   hono: ['server/'],
   'prom-client': ['observe/'],
   '@opentelemetry/api': ['observe/'],
-  // known by their shapes: an application that uses one has it installed
+  // recognised by their shape: an application that uses one has it installed
   'drizzle-orm': [],
   kysely: [],
   knex: [],
@@ -63,14 +63,14 @@ test('imports in src/ and apps/ point one way', () => {
   assert.deepEqual(sourceFiles().flatMap(importsOf).flatMap(faultOf), [])
 })
 
-test('every file and folder of src/ has its place in the layers, and none is a place for anything', () => {
+test('every file and folder of src/ is in a layer, and none has a catch-all name', () => {
   const files = sourceFiles()
   const unplaced = files.filter((file) => layerOf(file) === undefined)
   const banned = files.filter((file) => file.split('/').some((part) => bannedNames.test(part.replace(/\.\w+$/, ''))))
   assert.deepEqual({ unplaced, banned }, { unplaced: [], banned: [] })
 })
 
-test('the judge of imports knows a bad import when it sees one', () => {
+test('the check finds a bad import', () => {
   const good: Import[] = [
     { from: 'job/codec.ts', to: 'errors.ts' },
     { from: 'store/sqlite/claim.ts', to: 'job/states.ts' },
@@ -107,7 +107,7 @@ test('the judge of imports knows a bad import when it sees one', () => {
   )
 })
 
-test('the judge of imports reads every way to import', () => {
+test('the check reads every form of import', () => {
   const source = `import './one.ts'
 import { a } from './two.ts'
 import type {
@@ -165,7 +165,7 @@ function engineOf(file: string): string | undefined {
   return /^store\/(\w+)\//.exec(file)?.[1]
 }
 
-// Paths are seen from src/, those of apps/ too: 'job/codec.ts', 'apps/crawler/main.ts'.
+// Paths are relative to src/, except those of apps/: 'job/codec.ts', 'apps/crawler/main.ts'.
 function sourceFiles(): string[] {
   const inSrc = globSync('**/*.{ts,tsx}', { cwd: join(root, 'src') })
   const inApps = globSync('apps/**/*.{ts,tsx}', { cwd: root, exclude: ['**/node_modules/**'] })
@@ -186,7 +186,7 @@ function targetOf(file: string, specifier: string): string {
     .replace(/^\.\.\/apps\//, 'apps/')
 }
 
-// The formatter keeps static imports at the start of a line, which is what tells them from text in comments.
+// The formatter keeps static imports at the start of a line, which distinguishes them from text in comments.
 function specifiersIn(source: string): string[] {
   const forms = [
     /^(?:import|export)\b[^'"`;=]*?\bfrom\s+['"]([^'"]+)['"]/gm,

@@ -15,8 +15,14 @@ const people = 'who whoever whom somebody someone nobody anybody everybody every
 const retired =
   'desk clerk knock attend shelf obey helm backstage turnstile deafen armour hasty patiently lapsed haunt steer untold meddle witness'
 
-const peopleWords = new RegExp(`(?<![\\w'-])(?:${people.split(' ').join('|')})(?![\\w-])`, 'i')
-const retiredWords = new RegExp(`(?<![a-z])(?:${retired.split(' ').join('|')})(?:s|es|ed|ing|er|ers)?(?![a-z])`, 'i')
+const peopleWords = new RegExp(`(?<![\\w'-])(?:${people.split(' ').join('|')})(?![\\w'-])`, 'i')
+const retiredWords = new RegExp(retired.split(' ').map(spellingsOf).join('|'))
+
+/** A word alone or in a name, in lower case or capitalised: desk, Desks, #desk, isHasty, steerBatch. */
+function spellingsOf(word: string): string {
+  const capitalised = `${word.slice(0, 1).toUpperCase()}${word.slice(1)}`
+  return `(?:(?<![A-Za-z])${word}|${capitalised})(?:s|es|ed|ing)?(?![a-z])`
+}
 
 const self = 'test/house/language.test.ts'
 
@@ -31,8 +37,17 @@ test('no sentence and no name uses a retired word', () => {
 })
 
 test('the judge of words knows a retired one when it sees it', () => {
-  const good = ['a job whose lease expired', 'the witnessed', 'statement', 'this.#reattended', 'where', 'the', 'she', 'history', "who's", '--who']
-  const bad = ['Who paused first has.', 'somebody', '#desk', 'isHasty', 'the lapsed', 'steerBatch', 'knocks', 'Whoever attends']
+  const good = ['a job whose lease expired', 'eyewitness', 'attendance', 'where', 'she', 'history', "who's", '--who']
+  const bad = [
+    'Who paused first has.',
+    'somebody',
+    '#desk',
+    'isHasty',
+    'the lapsed',
+    'steerBatch',
+    'knocks',
+    'Whoever attends',
+  ]
   const isFound = (line: string) => peopleWords.test(line) || retiredWords.test(line)
   assert.deepEqual([good.filter(isFound), bad.filter((line) => !isFound(line))], [[], []])
 })
@@ -41,7 +56,9 @@ test(`no line of a comment is longer than ${commentMaxChars} characters`, () => 
   const code = textFiles().filter((file) => file.endsWith('.ts'))
   const found = code.flatMap((file) =>
     linesOf(file).flatMap((line, at) =>
-      /^\s*(?:\/\/|\/?\*|--)/.test(line) && line.length > commentMaxChars ? [`${file}:${at + 1} ${line.length} characters`] : [],
+      /^\s*(?:\/\/|\/?\*|--)/.test(line) && line.length > commentMaxChars
+        ? [`${file}:${at + 1} ${line.length} characters`]
+        : [],
     ),
   )
   assert.deepEqual(found, [])

@@ -1,4 +1,4 @@
-// What tests may rely on in their PostgreSQL server: it answers, keeps what it committed, and never outlives the run.
+// What tests may rely on in their PostgreSQL server: it answers, keeps committed data, and never outlives the run.
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -16,7 +16,7 @@ import { cleanEnvironment, runOk } from '../support/shell.ts'
 
 const waitMaxMs = 30_000
 
-test('a server that crashes and starts again has what it committed, and its settings', async () => {
+test('a server that crashes and starts again keeps its committed data and its settings', async () => {
   await using server = await startServer({ settings: { work_mem: '5MB' } })
   const { port, pid } = server
   await query(server.url(), 'create table kept as select 7 as n')
@@ -56,7 +56,7 @@ test('two test databases are separate, and gone after their scope even with a co
   assert.deepEqual(await query(other.url, 'select from pg_database where datname = any($1)', [names]), [])
 })
 
-test('a server that cannot start says why', async () => {
+test('a server that cannot start reports why', async () => {
   const settings = { max_connections: 'many' }
   await assert.rejects(startServer({ settings }), /did not start:\n.*invalid value for parameter "max_connections"/s)
 })
@@ -69,15 +69,15 @@ test('a server and its data are gone when its program is killed', async () => {
   await assertGone(program)
 })
 
-test('a server and its data are gone when its program ends and did not stop it', async () => {
+test('a server and its data are gone when its program ends without stopping it', async () => {
   await using scratch = await scratchDirectory(join(root, 'test/.tmp'))
   using program = await startProgram(scratch.path, 'program.ts', '')
   await assertGone(program)
-  if (program.child.exitCode === null) await once(program.child, 'exit') // the server may be gone before we are told
+  if (program.child.exitCode === null) await once(program.child, 'exit') // the server may be gone before the exit event
   assert.equal(program.child.exitCode, 0)
 })
 
-test('a run that is told to stop, stops its server', async () => {
+test('a run that receives a stop signal stops its server', async () => {
   await using scratch = await scratchDirectory(join(root, 'test/.tmp'))
   const hang = `import test from 'node:test'\ntest('hangs', () => new Promise(() => setInterval(() => {}, 1_000)))`
   using run = await startProgram(scratch.path, 'hang.test.ts', hang, [join(root, 'test/run.ts')])
@@ -85,7 +85,7 @@ test('a run that is told to stop, stops its server', async () => {
   await assertGone(run)
 })
 
-test('binaries without the links to their libraries run from a copy that has them', async () => {
+test('binaries without the links to their libraries run from a copy with the links', async () => {
   await using scratch = await scratchDirectory()
   const installed = join(scratch.path, 'installed')
   const isNoLink = (path: string) => !lstatSync(path).isSymbolicLink()
@@ -101,7 +101,7 @@ interface Program extends Disposable {
   readonly data: string
 }
 
-// A program, run by Node or by the runner of the tests, that writes down which server it has and then does `next`.
+// A program, run by Node or by the test runner, that writes the address of its server to a file and then runs `next`.
 async function startProgram(
   directory: string,
   name: string,
@@ -132,8 +132,8 @@ ${next}
     stdio: ['ignore', 'ignore', 'inherit'],
   })
   await until(() => existsSync(note))
-  const told: { url: string; data: string } = JSON.parse(readFileSync(note, 'utf8'))
-  return { child, ...told, [Symbol.dispose]: () => child.kill('SIGKILL') }
+  const written: { url: string; data: string } = JSON.parse(readFileSync(note, 'utf8'))
+  return { child, ...written, [Symbol.dispose]: () => child.kill('SIGKILL') }
 }
 
 async function assertGone({ url, data }: Program): Promise<void> {

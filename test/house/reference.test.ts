@@ -6,7 +6,7 @@ import { root } from '../support/checkout.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import { referencePage } from './reference.ts'
 
-test('the API reference says what the types say', async () => {
+test('the API reference matches the types', async () => {
   await using scratch = await scratchDirectory()
   const file = join(root, 'docs/reference/api.md')
   const page = referencePage(scratch.path)

@@ -1,5 +1,5 @@
-// docs/reference/api.md, from the types: every name that an entry point exports, as it is declared, with what its comments
-// say. UPDATE_GOLDEN=1 npm test -- test/house/reference.test.ts writes it anew.
+// docs/reference/api.md, generated from the types: every name that an entry point exports, with its declaration and its comments.
+// UPDATE_GOLDEN=1 npm test -- test/house/reference.test.ts writes it.
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -13,10 +13,10 @@ const entries: readonly (readonly [name: string, file: string])[] = [
   ['holdfast/testing', 'testing/index.d.ts'],
 ]
 
-/** Classes that are handed out: how they are made is nobody's business. */
-const handedOut = ['Gate', 'HandlerJob', 'Holdfast', 'Job', 'Kv', 'Lease', 'Queue', 'Resource', 'Worker']
+/** Classes whose constructors are not public. */
+const withoutConstructor = ['Gate', 'HandlerJob', 'Holdfast', 'Job', 'Kv', 'Lease', 'Queue', 'Resource', 'Worker']
 
-/** Writes the declarations of the package into this folder and reads the page from them. */
+/** Writes the declarations of the package into this folder and builds the page from them. */
 export function referencePage(folder: string): string {
   const tsc = join(root, 'node_modules/.bin/tsc')
   execFileSync(tsc, ['-p', join(root, 'tsconfig.build.json'), '--emitDeclarationOnly', '--outDir', folder])
@@ -99,7 +99,7 @@ function declarationIn(source: string, name: string): string {
   return parts.map((part) => tidy(part, name)).join('\n')
 }
 
-/** Where the brackets that it opens are closed again, and the line ends. */
+/** The end of the line that closes the brackets of the declaration. */
 function endOf(source: string, match: RegExpExecArray): number {
   let depth = 0
   for (let at = match.index + match[0].length; at < source.length; at++) {
@@ -114,7 +114,7 @@ function endOf(source: string, match: RegExpExecArray): number {
 
 function tidy(declaration: string, name: string): string {
   const isHidden = (line: string) =>
-    /^ +(?:#private|private )/.test(line) || (handedOut.includes(name) && /^ +constructor\(/.test(line))
+    /^ +(?:#private|private )/.test(line) || (withoutConstructor.includes(name) && /^ +constructor\(/.test(line))
   return declaration
     .split('\n')
     .filter((line) => !isHidden(line))

@@ -1,4 +1,4 @@
-// Steps of a schema that is in use somewhere, by docs/guides/upgrading.md: what a machine can see of its rules.
+// Steps of a schema in use, by docs/guides/upgrading.md: the rules that a program can check.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -10,14 +10,14 @@ import { steps as sqliteSteps } from '../../src/store/sqlite/schema/migrations.t
 interface Frozen {
   readonly postgres: readonly string[]
   readonly sqlite: readonly string[]
-  /** Of the functions of PostgreSQL at the last of these steps. */
+  /** Hash of the PostgreSQL functions at the last of these steps. */
   readonly functions: string
 }
 
 const hash = (text: string) => createHash('sha256').update(text).digest('hex').slice(0, 32)
 
-// UPDATE_GOLDEN=1 npm test -- test/house/steps.test.ts    pins what there is now. Before the first release any step may be pinned
-// anew. After it only new ones are added, and functions that have changed come with a new step, which may be empty.
+// UPDATE_GOLDEN=1 npm test -- test/house/steps.test.ts    pins the current ones. Before the first release any step may be pinned
+// again. After it only new ones are added, and changed functions require a new step, which may be empty.
 test('steps and functions are the ones that were pinned', () => {
   const file = join(import.meta.dirname, 'steps.json')
   const now: Frozen = {
@@ -29,7 +29,7 @@ test('steps and functions are the ones that were pinned', () => {
   assert.deepEqual(now, JSON.parse(readFileSync(file, 'utf8')))
 })
 
-/** Up to here nothing was released. */
+/** Steps up to here were never released. */
 const first = { postgres: 4, sqlite: 3 }
 
 const takesLong = [
@@ -39,7 +39,7 @@ const takesLong = [
   /\badd\s+column\b[^,;]*\bdefault\s+(?!null|true|false|'|-?\d|\$\$)/i,
   /\badd\s+column\b(?![^,;]*\bdefault\b)[^,;]*\bnot\s+null\b/i,
   /\b(vacuum full|cluster|reindex)\b/i,
-  /\balter\s+table\s+holdfast_(?!meta|queue|claim|lease|shelf)\w+\s+add\b/i, // a strict table is read through
+  /\balter\s+table\s+holdfast_(?!meta|queue|claim|lease|retention_class)\w+\s+add\b/i, // SQLite reads all of a strict table
 ]
 const takesAway = [/\bdrop\s+(table|column|function|type|sequence|view)\b/i, /\brename\b/i]
 
@@ -52,12 +52,12 @@ function faultsOf(sql: string, { mayTakeAway }: { readonly mayTakeAway: boolean 
 }
 
 for (const [store, steps] of Object.entries({ postgres: postgresSteps, sqlite: sqliteSteps }))
-  test(`steps of ${store} since the first release only add, and none takes long`, () => {
+  test(`steps of ${store} since the first release only add, and none of them is slow`, () => {
     for (const { sql, minClient } of steps.slice(first[store as keyof typeof first]))
       assert.deepEqual(faultsOf(sql, { mayTakeAway: minClient !== undefined }), [])
   })
 
-test('what would take long or take away is seen', () => {
+test('steps that are slow or remove something are found', () => {
   const faulty = [
     'alter table holdfast.job alter attempts type int',
     'alter table holdfast.job alter column headers set not null',
@@ -72,7 +72,7 @@ test('what would take long or take away is seen', () => {
   for (const sql of faulty) assert.notDeepEqual(faultsOf(sql, { mayTakeAway: false }), [], sql)
 })
 
-test('what adds is let through', () => {
+test('steps that only add are accepted', () => {
   const sound = [
     `alter table holdfast.job add column origin text not null default 'unknown'`,
     'alter table holdfast.job add column origin text',

@@ -1,6 +1,6 @@
-// The batch side of the model: what is known of each batch beside its items. Counts are not kept: they are a recount of the
-// items that are there and of what is remembered of those that retention has taken. What steering does to items, and what
-// follows when they end, is the model's own (`model.ts`).
+// The batch part of the model: what a batch has besides its items. It keeps no counts. They are a recount of the stored items and
+// of the records of pruned ones. What a pause, a cancel or a retry does to items, and what follows when items end, is in
+// `model.ts`.
 
 import { isDeepStrictEqual } from 'node:util'
 import type { BatchRecord, BatchSettings, Completion, ItemCounts } from '../../src/job/batch.ts'
@@ -8,7 +8,7 @@ import { batchState, failsTooOften, totalOf } from '../../src/job/batch.ts'
 import type { Annotations, Costs, JobRecord } from '../../src/job/record.ts'
 import type { BatchAction, FinishedBatch } from '../../src/store/store.ts'
 
-/** What an item counts for: where it is, and what was annotationed of it. */
+/** What the counts of a batch need of an item: its state and its annotations. */
 type Item = Pick<JobRecord, 'state' | 'annotations'>
 
 export interface ModelBatch extends BatchSettings {
@@ -23,19 +23,19 @@ export interface ModelBatch extends BatchSettings {
   readonly pausedBy: string | null
   readonly pausedMs: number
   readonly reason: string | null
-  /** What every run of an item has cost so far. */
+  /** The costs of all runs of its items so far. */
   readonly spent: readonly Costs[]
-  /** Items that have ended and that retention has taken: they count on. */
+  /** Items that have ended and are pruned. They still count. */
   readonly pruned: readonly Item[]
 }
 
 export interface BatchesState {
   /** Oldest first. */
   batches: ModelBatch[]
-  /** Ids of those whose items have changed in this call, in that order: whether they are finished is to be looked at. */
+  /** Ids of batches whose items have changed in this call, in that order. At its end each is checked for being finished. */
   touched: string[]
-  /** Every completion that was told, in that order. */
-  told: FinishedBatch[]
+  /** Every completion that was reported, in that order. */
+  completions: FinishedBatch[]
 }
 
 type Change = Partial<Omit<ModelBatch, keyof BatchSettings>>
@@ -90,7 +90,7 @@ export class BatchModel {
     this.#state.batches = this.#state.batches.filter((batch) => !isMeant(batch))
   }
 
-  /** One that has ended stays as it is. */
+  /** Whether the batch has ended in a way that refuses this action. */
   isTooLate({ isCancelled, finishedAt }: ModelBatch, as: BatchAction): boolean {
     if (as === 'pause' || as === 'resume') return isCancelled || finishedAt !== null
     if (as === 'cancel') return !isCancelled && finishedAt !== null
@@ -101,7 +101,7 @@ export class BatchModel {
     if (pausedAt === null) this.change(id, { pausedAt: this.#now, pausedBy: by })
   }
 
-  /** Also what ends a batch ends its pause. */
+  /** The end of a batch also ends its pause. */
   resume({ id, pausedAt, startedAt, pausedMs }: ModelBatch): void {
     if (pausedAt === null) return
     const lastedMs = startedAt === null ? 0 : Math.max(0, this.#now - Math.max(pausedAt, startedAt))
@@ -118,11 +118,11 @@ export class BatchModel {
     this.change(batch.id, { finishedAt: this.#now })
     const state = batch.isCancelled ? ('cancelled' as const) : ('done' as const)
     const completion = { batchId: batch.id, state, round: batch.round }
-    this.#state.told = [...this.#state.told, { ...completion, name: batch.name }]
+    this.#state.completions = [...this.#state.completions, { ...completion, name: batch.name }]
     return completion
   }
 
-  /** An item of it was claimed. */
+  /** An item was claimed. */
   start(id: string | null): void {
     const batch = this.find(id)
     if (batch) this.change(id, { startedAt: batch.startedAt ?? this.#now })
@@ -133,33 +133,33 @@ export class BatchModel {
     if (batch && costs) this.change(id, { spent: [...batch.spent, costs] })
   }
 
-  /** An item that has ended waits again. */
-  rearm(id: string | null): void {
+  /** An item that had ended waits again. A finished batch begins another round. */
+  reopen(id: string | null): void {
     const batch = this.find(id)
     if (batch?.finishedAt == null) return
     const idleMs = batch.startedAt === null ? 0 : Math.max(0, this.#now - batch.finishedAt)
     this.change(id, { finishedAt: null, round: batch.round + 1, pausedMs: batch.pausedMs + idleMs })
   }
 
-  /** Retention has taken one of its items. */
+  /** An item was pruned. */
   remember({ batch: id, state, annotations }: JobRecord): void {
     const batch = this.find(id)
     if (batch) this.change(id, { pruned: [...batch.pruned, { state, annotations }] })
   }
 
-  /** How many more of its items may start. */
-  room(id: string | null): number {
+  /** How many more items may start. */
+  freeSlots(id: string | null): number {
     const batch = this.find(id)
     if (!batch) return Number.POSITIVE_INFINITY
     if (batch.isCancelled || batch.pausedAt !== null) return 0
     return (batch.concurrency ?? Number.POSITIVE_INFINITY) - this.counts(batch).running
   }
 
-  /** How many more may be let in by their keys: beside those that run, all that are ready will start first. */
-  admissionRoom(id: string | null): number {
+  /** How many more items limit keys may admit. All ready items will start before them, so they take slots too. */
+  admissionSlots(id: string | null): number {
     const batch = this.find(id)
-    if (batch?.concurrency == null) return this.room(id)
-    return this.room(id) - this.#itemsOf(batch.id).filter(({ state }) => state === 'ready').length
+    if (batch?.concurrency == null) return this.freeSlots(id)
+    return this.freeSlots(id) - this.#itemsOf(batch.id).filter(({ state }) => state === 'ready').length
   }
 
   isOver(batch: ModelBatch): boolean {
@@ -167,8 +167,8 @@ export class BatchModel {
     return batch.isClosed && batch.finishedAt === null && waiting + running === 0
   }
 
-  /** Why it is given up; null: it is not. */
-  despair(batch: ModelBatch): string | null {
+  /** Why the batch is given up. Null: it is not. */
+  giveUpReason(batch: ModelBatch): string | null {
     const counts = this.counts(batch)
     if (batch.isCancelled || batch.finishedAt !== null || !failsTooOften(batch.failShare, batch, counts)) return null
     return `Too many items failed: ${counts.dead} of ${totalOf(counts)}.`
@@ -213,14 +213,15 @@ export class BatchModel {
     return finishedAt !== null && finishedAt + retainMs <= this.#now
   }
 
-  /** Whether the store told of the same completions, in whatever order. */
-  hasTold(real: readonly FinishedBatch[]): boolean {
-    const sorted = (told: readonly FinishedBatch[]) => told.map((each) => JSON.stringify(inOrder(each))).toSorted()
-    return isDeepStrictEqual(sorted(real), sorted(this.#state.told))
+  /** Whether the store reported the same completions, in any order. */
+  hasSameCompletions(real: readonly FinishedBatch[]): boolean {
+    const sorted = (completions: readonly FinishedBatch[]) =>
+      completions.map((each) => JSON.stringify(inOrder(each))).toSorted()
+    return isDeepStrictEqual(sorted(real), sorted(this.#state.completions))
   }
 
-  get told(): readonly FinishedBatch[] {
-    return this.#state.told
+  get completions(): readonly FinishedBatch[] {
+    return this.#state.completions
   }
 }
 

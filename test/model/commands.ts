@@ -1,6 +1,6 @@
-// A move, made: which request it becomes in the world as it stands, how the store is asked, how the model answers the same
-// question, and whether the two agree. Everything a store may word or choose as it likes (sentences, fences, versions) is
-// left out of the comparison by `plain`; everything else must be equal.
+// How a move is made: the request that it becomes in the current world, the call of the store, the answer of the model to the
+// same request, and whether the two agree. `plain` leaves out of the comparison what a store may choose (sentences, fences,
+// versions). Everything else must be equal.
 
 import { inspect, isDeepStrictEqual } from 'node:util'
 import { isHoldfastError, isRefused, type Refused, refuse } from '../../src/errors.ts'
@@ -42,7 +42,7 @@ import {
   windowMs,
 } from './steps.ts'
 
-/** What a move is resolved against. */
+/** What the picks of a move are resolved against. */
 export interface Scene {
   readonly model: Model
   /** Every hold that was ever given out, oldest first. */
@@ -50,34 +50,37 @@ export interface Scene {
   /** Every job id that was ever seen, oldest first. */
   readonly ids: readonly string[]
   readonly sqlEffects: boolean
-  /** What has ended goes with its batch at once, also while other items run; else when the last has ended. */
+  /**
+   * Whether a deleted batch is removed at once, with its ended items, also while other items run. Otherwise when the last has
+   * ended.
+   */
   readonly deletesAtOnce: boolean
   newId(): string
 }
 
-/** A call that was answered, ready to be judged against a model in the state in which the call met it. */
+/** A call with its answer, to be judged against a model in the state before the call. */
 export interface Answered {
   text(): string
   readonly claimed: readonly ClaimedJob[]
-  /** What kinds of answer these were. */
+  /** The kinds of its answers. */
   readonly kinds: readonly string[]
-  /** Ids, keys and claims that it names. */
+  /** Ids, keys and claims in its request. */
   readonly names: readonly string[]
-  /** Applies the call to the model; says how the answers differ, or null. */
+  /** Applies the call to the model. Returns how the answers differ, or null. */
   judge(model: Model, oracle: Oracle): string | null
-  /** The same with pauses, where what races with it may come in between; null for a call that is one part. */
+  /** The same in parts, between which racing calls may run. Null: the call has one part. */
   readonly judgeInParts: ((race: Race) => Generator<void, string | null>) | null
 }
 
-/** A race as one of its calls sees it. */
+/** A race, for one of its calls. */
 export interface Race {
   readonly model: Model
   readonly oracle: Oracle
-  /** Ids, keys and claims that others are at meanwhile. */
+  /** Ids, keys and claims that the racing calls use meanwhile. */
   readonly busy: ReadonlySet<string>
-  /** Behind which lane others may come in. */
+  /** The lane after which racing calls may run. */
   readonly turn: Lane
-  /** Lanes that a claim does not come to. */
+  /** Lanes that a claim does not see. */
   readonly misses: (lane: Lane) => boolean
 }
 
@@ -88,9 +91,9 @@ interface Question<Answer, Expected> {
   readonly request: unknown
   ask(store: Store): Promise<Answer>
   expect(model: Model, oracle: Oracle): Expected
-  /** Where it takes several parts, and others may come in between. */
+  /** For a call in several parts, between which others may run. */
   expectInParts?(race: Race): Generator<void, Expected>
-  /** Where equality is not the whole of it. */
+  /** Replaces the test for equality. */
   agrees?(expected: Expected, answer: Answer, model: Model, busy?: ReadonlySet<string>): boolean
 }
 
@@ -139,7 +142,7 @@ export function toCall(move: Move, scene: Scene): Call {
       })
     }
     case 'progress': {
-      const requests = move.reports.map(({ hold, ...told }) => ({ ...pickHold(hold, scene), ...told }))
+      const requests = move.reports.map(({ hold, ...report }) => ({ ...pickHold(hold, scene), ...report }))
       return call({
         ...{ name: 'progress', request: requests, ask: (store) => store.progress(requests) },
         expect: (model) => model.progress(requests),
@@ -235,7 +238,7 @@ export function toCall(move: Move, scene: Scene): Call {
     }
     case 'openBatch':
     case 'addItems':
-    case 'steer':
+    case 'control':
     case 'items':
       return batchCall(move, scene)
     case 'accept': {
@@ -279,7 +282,7 @@ function batchCall(move: BatchMove, scene: Scene): Call {
         expect: (model, oracle) => model.addItems(request, oracle),
       })
     }
-    case 'steer': {
+    case 'control': {
       const { by } = move
       const batch = pickBatch(move.batch, scene)
       const runs = scene.model.itemsOf(batch).some(({ hold }) => hold !== null)
@@ -288,7 +291,7 @@ function batchCall(move: BatchMove, scene: Scene): Call {
       return call({
         ...{ name: as, request, ask: (store) => store.controlBatch(request) },
         expect: (model, oracle) => model.controlBatch(request, oracle),
-        // Of one that is deleted it is not promised how it is shown.
+        // What the answer shows of a deleted batch is not promised.
         agrees: (expected, answer) =>
           as === 'delete' && !isRefused(expected)
             ? !isRefused(answer) && answer.id === expected.id
@@ -307,9 +310,9 @@ function batchCall(move: BatchMove, scene: Scene): Call {
   }
 }
 
-type BatchMove = Extract<Move, { do: 'openBatch' | 'addItems' | 'steer' | 'items' }>
+type BatchMove = Extract<Move, { do: 'openBatch' | 'addItems' | 'control' | 'items' }>
 
-/** All of them, page by page. */
+/** Reads all items, page by page. */
 export async function readItems(store: Store, query: Omit<ItemsQuery, 'limit' | 'after'>): Promise<JobRecord[]> {
   const items: JobRecord[] = []
   let after: string | null = null
@@ -321,7 +324,7 @@ export async function readItems(store: Store, query: Omit<ItemsQuery, 'limit' | 
   return items
 }
 
-/** Those that have ended in the order of their submission, then the others in any. */
+/** Ended items come first, in the order of submission, then the others in any order. */
 export function itemsAgree(expected: readonly JobRecord[], real: readonly JobRecord[]): boolean {
   const isEnded = ({ finishedAt }: JobRecord) => finishedAt !== null
   const firstLive = real.findIndex((job) => !isEnded(job))
@@ -346,7 +349,7 @@ function toAlteration({ job, ...spec }: AlterSpec, scene: Scene): AlterRequest {
   return spec.as === 'reschedule' ? { as: spec.as, id, runAt: scene.model.state.now + spec.inMs } : { ...spec, id }
 }
 
-/** Job by job, as far as none is refused: a key may be free_releases in between. */
+/** Job by job, if none is refused: a dedup key may be released in between. */
 function* enqueueInParts(
   { model, oracle }: Race,
   requests: readonly EnqueueRequest[],
@@ -376,28 +379,28 @@ function sweepCall(max: number): Call {
         [id, claimOf(fence ?? ''), dedupKey ?? ''].some((name) => busy.has(name))
       return toReport(model, yield* model.sweepInParts(max, oracle, leaves))
     },
-    agrees: (expected, { more, lapsed, ...answer }, model, busy) => {
+    agrees: (expected, { more, expired, ...answer }, model, busy) => {
       let report = answer
-      if (lapsed.length !== report.rescued) return false
-      const isLeft = [model.lapsed(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
+      if (expired.length !== report.rescued) return false
+      const isLeft = [model.expiredLeases(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
       const counts = [report.rescued, report.overdue, report.promoted, report.admitted, report.pruned]
       const isFull = counts.some((count) => count >= max)
       const nextDueAt = isWindowEnd(model, report, expected) ? expected.nextDueAt : report.nextDueAt
-      // One that came back may be let in before its batch gives up, or be cancelled in the line; and the job that tells of
-      // it may take a dedup key before or after it was pruned. What has become of them all is compared later.
-      const counted = model.admitsLate && model.batches.told.length > 0 ? expected : report
-      // How many are let in depends on which, where batches and keys leave a choice.
+      // A rescued job may be admitted before its batch is given up, or cancelled while it is held. The completion may take a
+      // dedup key before or after that was pruned. The resulting states are compared later.
+      const counted = model.admitsLate && model.batches.completions.length > 0 ? expected : report
+      // Where batches and limit keys leave a choice, the number of admitted jobs depends on which ones are admitted.
       const hasKeyedItems = model.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)
       if (hasKeyedItems) report = { ...report, admitted: expected.admitted }
-      const told = { ...report, admitted: counted.admitted, pruned: counted.pruned, nextDueAt }
-      if (busy === undefined) return isDeepStrictEqual(told, expected) && (more ? isFull : !isLeft)
-      // In a race: when something is due next depends on what the others have come to.
+      const adjusted = { ...report, admitted: counted.admitted, pruned: counted.pruned, nextDueAt }
+      if (busy === undefined) return isDeepStrictEqual(adjusted, expected) && (more ? isFull : !isLeft)
+      // In a race, the next due time depends on how far the other calls are.
       return isDeepStrictEqual({ ...report, nextDueAt: expected.nextDueAt }, expected) && (!more || isFull)
     },
   })
 }
 
-/** Whether a job that waits has been let in yet may be decided after it was answered. */
+/** With late admission, a job may be admitted after the answer. So `held` and `ready` count as equal. */
 function statesAgree(expected: readonly unknown[], answers: readonly unknown[], model: Model): boolean {
   const isSame = (a: unknown, b: unknown) =>
     isDeepStrictEqual(plain(a), plain(b)) ||
@@ -410,18 +413,18 @@ function asReady(answer: unknown): unknown {
   return isHeld ? { ...answer, state: 'ready' } : answer
 }
 
-/** That a window is over may be worth a sweep, whether or not somebody waits for it. */
+/** A store may announce the end of a rate window as the next due time, whether or not a job waits for it. */
 function isWindowEnd(model: Model, real: Pick<SweepReport, 'nextDueAt'>, expected: Pick<SweepReport, 'nextDueAt'>) {
   const isEarly = real.nextDueAt !== null && real.nextDueAt <= (expected.nextDueAt ?? Number.POSITIVE_INFINITY)
   return isEarly && model.state.starts.some(({ until }) => until === real.nextDueAt)
 }
 
-/** Jobs that were claimed together have fences that begin alike. */
+/** The fences of one claim begin with the same token. */
 function claimOf(fence: string): string {
   return fence.split('.')[0] as string
 }
 
-/** Every text in a request; of fences, the claims. */
+/** Every string in a request, and the claim token of every fence. */
 function namesIn(request: unknown): string[] {
   if (typeof request === 'string') return request === '' ? [] : [request, claimOf(request)]
   return typeof request === 'object' && request !== null ? Object.values(request).flatMap(namesIn) : []
@@ -452,7 +455,7 @@ function call<Answer, Expected>(question: Question<Answer, Expected>): Call {
   }
 }
 
-/** The words by which answers differ in kind, to see that a suite has met them all. */
+/** The kinds of an answer, to check that the runs meet them all. */
 function kindsOf(answer: unknown): string[] {
   if (typeof answer === 'string') return [answer]
   if (Array.isArray(answer)) return answer.flatMap(kindsOf)
@@ -471,7 +474,7 @@ function kindsOf(answer: unknown): string[] {
 
 const sweepParts = ['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'requeued', 'deleted']
 
-/** In which order keys are reviewed in small steps is the store's choice, as is what is pruned first. */
+/** In small sweeps, the order in which limit keys are reviewed and rows are pruned is the store's choice. */
 function needsLarge(model: Model, max: number): boolean {
   return model.garbage() > max || model.state.reviewed.length > 0 || model.state.starts.length > 0
 }
@@ -484,7 +487,7 @@ function toSettings(move: Extract<Move, { do: 'openBatch' }>, scene: Scene): Bat
   const { key, concurrency, failShare, retainMs, onComplete } = move
   const target = () => {
     const { id, idGiven, ...job } = toNewJob(onComplete as JobSpec, scene)
-    return { job: { ...job, payload: '{"told":1}' }, into: null }
+    return { job: { ...job, payload: '{"completed":1}' }, into: null }
   }
   return {
     id: scene.newId(),
@@ -611,7 +614,7 @@ function expectedVersion(
 
 const neverVersion = 2 ** 50
 
-/** What was defined, or what it was refused with: deaths would be told in a circle. */
+/** The answer, or the refusal of a cycle of death notices. */
 async function defined(store: Store, settings: readonly QueueSettings[]): Promise<DefinedQueue[] | Refused> {
   try {
     return await store.define(settings)
@@ -623,7 +626,7 @@ async function defined(store: Store, settings: readonly QueueSettings[]): Promis
 
 // Comparison
 
-/** What the contract promises of an answer. */
+/** The part of an answer that the contract promises. */
 export function plain(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(plain)
   if (typeof value !== 'object' || value === null) return value
@@ -638,7 +641,7 @@ function plainPart(key: string, part: unknown): unknown {
   return plain(part)
 }
 
-/** A death notice carries an error too, and perhaps another notice. */
+/** A death notice contains an error, and may contain another notice. */
 function plainPayload(text: string): unknown {
   const value: unknown = JSON.parse(text)
   return isNotice(value) ? plainNotice(value) : text
@@ -653,18 +656,18 @@ function isNotice(value: unknown): value is DeathNotice {
   return typeof value === 'object' && value !== null && 'diedAt' in value
 }
 
-const worded = ['Overdue', 'EffectFailed']
+const wordedByStore = ['Overdue', 'EffectFailed']
 
 function plainError({ noticeDropped, ...known }: JobError): unknown {
   const error = { ...known, ...(noticeDropped !== undefined && { noticeDropped: true }) }
-  return worded.includes(error.name ?? '') ? { name: error.name } : error
+  return wordedByStore.includes(error.name ?? '') ? { name: error.name } : error
 }
 
 function sortById(skipped: RequeueAllAnswer['skipped']) {
   return skipped.toSorted((a, b) => compare(`${a.id} ${a.heldBy}`, `${b.id} ${b.heldBy}`))
 }
 
-/** By id, and where jobs shared one, by everything that can be read of them. */
+/** By id. Jobs with the same id are ordered by everything that can be read of them. */
 export function compareRecords(a: JobRecord, b: JobRecord): number {
   return compare(a.id, b.id) || compare(textOf(a), textOf(b))
 }
@@ -673,7 +676,7 @@ function textOf(job: JobRecord): string {
   return JSON.stringify(Object.entries(plain(job) as object).sort(([a], [b]) => compare(a, b)))
 }
 
-/** Short enough to read: null and empty parts left out, ids numbered, times counted from the start of the run. */
+/** A short text: without null and empty parts, with numbered ids, and with times from the start of the run. */
 export function show(value: unknown, wide = false): string {
   const options = { depth: 9, breakLength: wide ? 120 : Number.POSITIVE_INFINITY, compact: wide ? 3 : true }
   return inspect(brief(value), { ...options, maxStringLength: 400 })

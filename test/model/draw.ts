@@ -1,7 +1,6 @@
-// How moves are drawn. Each run first draws what kind of run it is (a swarm): how many queues, ids and keys there are, how
-// often they are used, which moves come often and which never. Runs that are each lopsided in their own way reach corners
-// that one even mixture of everything does not: two of the first bugs found here needed one id, one key and many deaths,
-// and did not show in 600 even runs.
+// How moves are drawn. Each run first draws its own kind (swarm testing): how many queues, ids and keys there are, how often they
+// are used, which moves are frequent and which never come. Such uneven runs reach states that an even mixture does not: two of
+// the first bugs found here needed one id, one key and many deaths, and did not show in 600 even runs.
 
 import fc from 'fast-check'
 import type { Annotations, Costs } from '../../src/job/record.ts'
@@ -42,15 +41,17 @@ interface Swarm {
   readonly dedupOneIn: number
   /** Numbers are windows. */
   readonly scopes: readonly ('live' | 'waiting' | number)[]
-  /** Jobs have limit keys, and queues limits; then nothing races, because calls that meet let in together. */
+  /** Jobs have limit keys, and queues limits. Then nothing races, because racing calls admit jobs together. */
   readonly isLimited: boolean
-  /** Limits have rates, too; then there is one key, and no clock is set back: in which order keys are let in is not promised. */
+  /**
+   * Limits have rates too. Then there is one key and no clock is set back: the order in which keys are admitted is not promised.
+   */
   readonly isRated: boolean
-  /** There are batches; then nothing races, and what is done by hand is done one by one. */
+  /** There are batches. Then nothing races, and cancels, requeues and other changes by hand come one by one. */
   readonly hasBatches: boolean
-  /** How much more often a settlement is a death. */
+  /** The additional weight of a settlement as dead. */
   readonly deaths: number
-  /** How often each kind of move comes, on top of its usual share: 0 is never. */
+  /** Multiplies the usual weight of each kind of move. 0: never. */
   readonly factors: Readonly<Record<Exclude<Step['do'], 'enqueue' | 'claim' | 'settle'>, number>>
 }
 
@@ -81,17 +82,17 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
       purge: factor,
     },
     ...{ define: factor, pause: factor, kv: factor, advance: factor, read: factor, accept: factor },
-    ...{ openBatch: fc.constant(1), addItems: fc.constant(1), steer: fc.constantFrom(1, 2), items: fc.constant(1) },
+    ...{ openBatch: fc.constant(1), addItems: fc.constant(1), control: fc.constantFrom(1, 2), items: fc.constant(1) },
   }),
 })
 
-/** The steps of one run. Shrinking them is `shrink.ts`'s. */
+/** The steps of one run. `shrink.ts` shrinks them. */
 export const runs: fc.Arbitrary<Step[]> = fc.noShrink(swarm.chain(stepsOf))
 
 function stepsOf(drawn: Swarm): fc.Arbitrary<Step[]> {
   const any = fc.array(stepOf(drawn), { minLength: 1, maxLength: stepsMax, size: 'max' })
   const { openBatch, addItems } = movesOf(drawn)
-  // Or most would be over before a batch has come to its end.
+  // Otherwise most runs would end before a batch has finished.
   return drawn.hasBatches ? fc.tuple(openBatch, addItems, any).map(([open, add, rest]) => [open, add, ...rest]) : any
 }
 
@@ -122,14 +123,14 @@ function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
     { weight: 2 * factors.accept, arbitrary: moves.accept },
     { weight: 5 * ofBatches, arbitrary: moves.openBatch },
     { weight: 12 * ofBatches, arbitrary: moves.addItems },
-    { weight: 30 * factors.steer * ofBatches, arbitrary: moves.steer },
+    { weight: 30 * factors.control * ofBatches, arbitrary: moves.control },
     { weight: 4 * ofBatches, arbitrary: moves.items },
   )
 }
 
 const nth = fc.nat({ max: 11 })
 
-/** One time in `of`; otherwise null. */
+/** A value once in `of` times, otherwise null. */
 function rarely<T>(of: number, value: fc.Arbitrary<T>): fc.Arbitrary<T | null> {
   return fc.oneof({ weight: of - 1, arbitrary: fc.constant(null) }, { weight: 1, arbitrary: value })
 }
@@ -278,7 +279,10 @@ function movesOf(swarm: Swarm) {
   const progress = (max: number): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('progress' as const), reports: few(report, max) })
 
-  /** Whether a batch that the first has ended is finished before the others have their effects is not promised. */
+  /**
+   * If one call ends a batch with its first job, it is not promised whether the batch is finished before the effects of the
+   * others.
+   */
   const inOrder = ([first, ...rest]: SettleSpec[]): SettleSpec[] => {
     const alone = swarm.hasBatches ? rest.map((spec) => ('effects' in spec ? { ...spec, effects: null } : spec)) : rest
     return first ? [first, ...alone] : []
@@ -362,7 +366,7 @@ function movesOf(swarm: Swarm) {
   })
 
   const brisk = { delayMs: 0, runIn: null, startIn: null, dedup: null, maxAttempts: 1 }
-  /** Most may start at once, so that batches come to their end. */
+  /** Most items may start at once, so that batches finish. */
   const item: fc.Arbitrary<JobSpec> = fc
     .tuple(job, mostly(true, true, false))
     .map(([spec, isBrisk]) => (isBrisk ? { ...spec, ...brisk } : spec))
@@ -374,16 +378,16 @@ function movesOf(swarm: Swarm) {
     jobs: few(item, 2, 0),
   })
 
-  const steerAs = (as: BatchAction, batch: fc.Arbitrary<BatchPick>): fc.Arbitrary<Move> =>
-    fc.record({ do: fc.constant('steer' as const), batch, as: fc.constant(as), by: fc.constantFrom(null, 'ada') })
+  const controlAs = (as: BatchAction, batch: fc.Arbitrary<BatchPick>): fc.Arbitrary<Move> =>
+    fc.record({ do: fc.constant('control' as const), batch, as: fc.constant(as), by: fc.constantFrom(null, 'ada') })
   const anyBatch = batchOf('any', 'closed', 'finished', 'unknown')
-  const steer: fc.Arbitrary<Move> = fc.oneof(
-    { weight: 6, arbitrary: steerAs('close', batchOf('open', 'any', 'unknown')) },
-    { weight: 6, arbitrary: steerAs('retryFailed', batchOf('finished', 'any')) },
-    { weight: 2, arbitrary: steerAs('pause', batchOf('closed', 'open', 'any')) },
-    { weight: 1, arbitrary: steerAs('resume', anyBatch) },
-    { weight: 1, arbitrary: steerAs('cancel', anyBatch) },
-    { weight: 1, arbitrary: steerAs('delete', anyBatch) },
+  const control: fc.Arbitrary<Move> = fc.oneof(
+    { weight: 6, arbitrary: controlAs('close', batchOf('open', 'any', 'unknown')) },
+    { weight: 6, arbitrary: controlAs('retryFailed', batchOf('finished', 'any')) },
+    { weight: 2, arbitrary: controlAs('pause', batchOf('closed', 'open', 'any')) },
+    { weight: 1, arbitrary: controlAs('resume', anyBatch) },
+    { weight: 1, arbitrary: controlAs('cancel', anyBatch) },
+    { weight: 1, arbitrary: controlAs('delete', anyBatch) },
   )
 
   const items: fc.Arbitrary<Move> = fc.record({
@@ -459,7 +463,7 @@ function movesOf(swarm: Swarm) {
     accept,
     openBatch,
     addItems,
-    steer,
+    control,
     items,
   }
 }

@@ -1,5 +1,5 @@
-// Stores with a known fault, one each: a sound store behind a wrapper that lies in one place. A judge that lets one of them
-// pass is no judge.
+// Stores with one known fault each: a correct store behind a wrapper that answers wrongly in one place. The model must catch
+// every one of them.
 
 import { type BatchRecord, type BatchSettings, completionJob } from '../../src/job/batch.ts'
 import type { Limit, LimitSettings, NewJob } from '../../src/job/record.ts'
@@ -25,18 +25,18 @@ export const faults: Readonly<Record<string, Break>> = {
     }
   },
 
-  'a renew that extends the mates of the claim': (store) => {
-    const mates = new Map<string, readonly ClaimedJob[]>()
+  'a renew that extends the other jobs of the claim': (store) => {
+    const claims = new Map<string, readonly ClaimedJob[]>()
     return {
       claim: async (request) => {
         const claimed = await store.claim(request)
-        for (const job of claimed) mates.set(job.fence, claimed)
+        for (const job of claimed) claims.set(job.fence, claimed)
         return claimed
       },
       renew: async (requests) => {
         const others = requests.flatMap(({ fence, leaseMs }) =>
-          (mates.get(fence) ?? [])
-            .filter((mate) => mate.fence !== fence)
+          (claims.get(fence) ?? [])
+            .filter((other) => other.fence !== fence)
             .map(({ id, fence }) => ({ id, fence, leaseMs })),
         )
         await store.renew(others)
@@ -91,7 +91,7 @@ export const faults: Readonly<Record<string, Break>> = {
     claim: async (request) => (await store.claim(request)).toReversed(),
   }),
 
-  'a claim that hands the same jobs to two who ask at once': (store) => {
+  'a claim that returns the same jobs to two callers': (store) => {
     let inFlight: Promise<ClaimedJob[]> | null = null
     return {
       claim: (request) => {
@@ -109,7 +109,7 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
-  'a dedup slot that is never free_releases': (store) => {
+  'a dedup key that is never released': (store) => {
     const holders = new Map<string, string>()
     return {
       enqueue: async (requests) => {
@@ -126,7 +126,7 @@ export const faults: Readonly<Record<string, Break>> = {
     }
   },
 
-  'an enqueue that loses the last of a batch': (store) => ({
+  'an enqueue of many jobs that loses the last': (store) => ({
     enqueue: async (requests) => {
       const kept = requests.map(({ jobs }) => ({ jobs: jobs.length > 3 ? jobs.slice(0, -1) : jobs }))
       const answers = await store.enqueue(kept)
@@ -183,10 +183,10 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
-  'an advance that lands whoever was first': (store) => ({
+  'an advance that ignores the expected version': (store) => ({
     advance: async (request) => {
-      const standing = await store.kvGet(request.key)
-      return store.advance({ ...request, version: standing?.version ?? null })
+      const current = await store.kvGet(request.key)
+      return store.advance({ ...request, version: current?.version ?? null })
     },
   }),
 
@@ -215,14 +215,14 @@ export const faults: Readonly<Record<string, Break>> = {
     define: defining(store, (limits) => ({ ...limits, keyLimit: null })),
   }),
 
-  'a limit that lets in one too many': (store) => ({
+  'a limit that admits one job too many': (store) => ({
     define: defining(store, ({ keyLimit, ...rest }) => ({
       ...rest,
       keyLimit: keyLimit && { ...keyLimit, concurrency: (keyLimit.concurrency ?? 0) + 1 },
     })),
   }),
 
-  'a line in which who came first stands last': (store) => ({
+  'a limit key that admits held jobs in reverse order': (store) => ({
     enqueue: (requests) =>
       store.enqueue(
         requests.map(({ jobs }) => ({
@@ -231,7 +231,7 @@ export const faults: Readonly<Record<string, Break>> = {
       ),
   }),
 
-  'a held job that is called ready': (store) => ({
+  'a held job that is shown as ready': (store) => ({
     jobs: async (query) => {
       const page = await store.jobs(query)
       return { ...page, jobs: page.jobs.map((job) => (job.state === 'held' ? { ...job, state: 'ready' } : job)) }
@@ -246,7 +246,7 @@ export const faults: Readonly<Record<string, Break>> = {
     define: defining(store, ({ keyLimit, ...rest }) => ({ ...rest, keyLimit: withoutRate(keyLimit) })),
   }),
 
-  'a completion that is told twice': (store) => {
+  'a completion that is enqueued twice': (store) => {
     const finished: FinishedBatch[] = []
     store.subscribe({ onFinished: (each) => finished.push(each) })
     return {
@@ -266,13 +266,13 @@ export const faults: Readonly<Record<string, Break>> = {
   'a pause that lets items start': (store) => ({
     claim: async (request) => {
       const { batches } = await store.batches({ state: 'paused', limit: 100, after: null })
-      const steer = (as: 'pause' | 'resume') =>
+      const controlAll = (as: 'pause' | 'resume') =>
         Promise.all(
           batches.map(({ id, pausedBy }) => store.controlBatch({ batch: id, as, by: pausedBy, reason: null })),
         )
-      await steer('resume')
+      await controlAll('resume')
       const claimed = await store.claim(request)
-      await steer('pause')
+      await controlAll('pause')
       return claimed
     },
   }),
@@ -290,7 +290,7 @@ export const faults: Readonly<Record<string, Break>> = {
 
   'counts that forget the dead': (store) => seenThrough(store, (batch) => ({ ...batch, dead: 0 })),
 
-  'counts that retention takes away': (store) => ({
+  'counts that lose pruned items': (store) => ({
     sweep: async (request) => {
       const done = (await store.jobs({ queue: null, state: 'done', limit: 1_000, after: null })).jobs
       const report = await store.sweep(request)
@@ -309,7 +309,7 @@ export const faults: Readonly<Record<string, Break>> = {
       ),
   }),
 
-  'a retry of what failed that forgets the last': (store) => ({
+  'a retryFailed that forgets one item': (store) => ({
     controlBatch: async (request) => {
       if (request.as !== 'retryFailed') return store.controlBatch(request)
       const dead = { state: 'dead', outcome: null, warning: null, limit: 1_000, after: null } as const
@@ -322,7 +322,7 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
-  'a retry of what failed that revives the cancelled': (store) => ({
+  'a retryFailed that enqueues cancelled items again': (store) => ({
     controlBatch: async (request) => {
       const answer = await store.controlBatch(request)
       if (request.as !== 'retryFailed' || 'refused' in answer) return answer
@@ -333,13 +333,13 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
-  'a retry of what failed that begins no round': (store) => seenThrough(store, (batch) => ({ ...batch, round: 1 })),
+  'a retryFailed that begins no round': (store) => seenThrough(store, (batch) => ({ ...batch, round: 1 })),
 
-  'a submission that is made again and adds all of it': (store) => ({
+  'a repeated submission that adds all items again': (store) => ({
     addItems: ({ jobs, batch }) => store.addItems({ at: null, jobs, batch }),
   }),
 
-  'a batch that never gives up': (store) => {
+  'a batch that is never given up': (store) => {
     const shares = new Map<string, number | null>()
     const openBatch: Store['openBatch'] = async (settings) => {
       const opened = await store.openBatch({ ...settings, failShare: null })
@@ -370,7 +370,7 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
-  'a key-value entry that outlives its time': (store) => ({
+  'a key-value entry that outlives its ttl': (store) => ({
     kvWrite: (writes) => store.kvWrite(writes.map((write) => ('ttlMs' in write ? { ...write, ttlMs: null } : write))),
   }),
 }
@@ -389,7 +389,7 @@ function withoutRate(limit: Limit | null): Limit | null {
   return limit?.concurrency == null ? null : { concurrency: limit.concurrency, rate: null }
 }
 
-/** The store with every batch shown in another way. */
+/** The store, with every batch changed by `show` before it is returned. */
 function seenThrough(store: Store, show: (batch: BatchRecord) => BatchRecord): Partial<Store> {
   return {
     batch: async (name) => {

@@ -1,6 +1,7 @@
-// The end of every run: what cannot be read is asked. All queues are resumed and claimed empty, which shows the order;
-// every id, dedup and idempotency key is tried, which shows who holds it; then all leases, delays, windows and retentions run
-// out in small sweeps, which shows that bounded sweeps add up.
+// The end of every run checks what cannot be read directly:
+// - All queues are resumed and claimed until they are empty. That shows the order.
+// - Every id, dedup key and idempotency key is tried. That shows which job holds it.
+// - All leases, delays, windows and retentions expire in small sweeps. That shows that bounded sweeps add up.
 
 import assert from 'node:assert/strict'
 import type { Store, SweepReport } from '../../src/store/store.ts'
@@ -21,30 +22,30 @@ export async function finish(world: World, store: Store): Promise<void> {
   await world.compare()
   await drain(world)
   await liftLimits(world)
-  await endDoubtful(world, store)
+  await deleteDoubtful(world, store)
   await world.make({ do: 'pass', ms: 30 * 86_400_000 })
   await sweepInSmallSteps(world, store)
 }
 
-/** Whatever is ready is claimed, in the order the model has. */
+/** Claims every ready job, in the order of the model. */
 async function drain(world: World): Promise<void> {
   for (const queue of queueNames) await world.make({ do: 'pause', queue, paused: false })
   for (const nth of world.model.state.batches.batches.keys()) {
-    await world.make({ do: 'steer', batch: { among: 'any', nth }, as: 'resume', by: null })
+    await world.make({ do: 'control', batch: { among: 'any', nth }, as: 'resume', by: null })
   }
   for (let claims = 0; claims < claimsMax; claims++) {
     const before = count(world, 'running')
     await world.make({ do: 'claim', queues: null, max: 4, leaseMs: 10_000, worker: 'last' })
     if (count(world, 'running') === before) return
   }
-  assert.fail('the queues never run dry')
+  assert.fail('the queues never become empty')
 }
 
 function count(world: World, state: string): number {
   return world.model.state.live.filter((job) => job.state === state).length
 }
 
-/** Whoever waits in line is let in: what small sweeps do to a line depends on their size. */
+/** Removes all limits, so that every held job is admitted: which held jobs small sweeps admit depends on their size. */
 async function liftLimits(world: World): Promise<void> {
   for (const { name: queue, retainDoneMs, retainDeadMs, onDead, attempts, priority } of world.model.state.settings) {
     const defaults = { attempts, priority }
@@ -63,12 +64,14 @@ async function liftLimits(world: World): Promise<void> {
   await world.compare()
 }
 
-/** What is given up, and which key its completion meets, depends on how many items end in one sweep. */
-async function endDoubtful(world: World, store: Store): Promise<void> {
+/**
+ * Deletes batches whose end depends on how many items end in one sweep: they may be given up, or their completion may meet a key.
+ */
+async function deleteDoubtful(world: World, store: Store): Promise<void> {
   const doubtful = world.model.state.batches.batches.filter(
     ({ failShare, onComplete }) => failShare !== null || onComplete !== null,
   )
-  // Where a batch does not go while one of its items runs, they are rescued first.
+  // If the store keeps a deleted batch while an item runs, running items are rescued first.
   const runs = doubtful.some(({ id }) => world.model.itemsOf(id).some(({ hold }) => hold !== null))
   if (runs && !store.claimsFollowEnqueues) {
     await world.make({ do: 'pass', ms: 45_000 })
@@ -76,7 +79,7 @@ async function endDoubtful(world: World, store: Store): Promise<void> {
   }
   for (const { id } of doubtful) {
     const nth = world.model.state.batches.batches.findIndex((batch) => batch.id === id)
-    await world.make({ do: 'steer', batch: { among: 'any', nth }, as: 'delete', by: null })
+    await world.make({ do: 'control', batch: { among: 'any', nth }, as: 'delete', by: null })
   }
   await world.make({ do: 'sweep', max: 1_000 })
   await world.compare()
@@ -95,7 +98,7 @@ async function probe(world: World, queue: string): Promise<void> {
   await world.make({ do: 'enqueue', requests: asked.map((each) => [each]) })
 }
 
-/** Two at a time in the store, all at once in the model: the sums and the end are the same, only the order is not. */
+/** Sweeps two at a time in the store and all at once in the model. Sums and final state must be equal; only the order differs. */
 async function sweepInSmallSteps(world: World, store: Store): Promise<void> {
   const max = 2
   const sums = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0 }
@@ -103,7 +106,7 @@ async function sweepInSmallSteps(world: World, store: Store): Promise<void> {
   do {
     last = await store.sweep({ max })
     for (const part of ['rescued', 'promoted', 'overdue', 'admitted', 'pruned'] as const) {
-      const most = part === 'admitted' ? max + last.rescued + last.promoted : max // these may have stood in line for a moment
+      const most = part === 'admitted' ? max + last.rescued + last.promoted : max // these may have been held for a moment
       assert.ok(last[part] <= most, `a sweep of at most ${max} has ${part} ${last[part]}`)
       sums[part] += last[part]
     }
@@ -115,7 +118,8 @@ async function sweepInSmallSteps(world: World, store: Store): Promise<void> {
     const expected = model.sweep(1_000_000, oracle)
     const real = { ...sums, nextDueAt }
     const sumsDiffer = Object.entries(expected).some(([part, n]) => real[part as keyof typeof real] !== n)
-    if (sumsDiffer) return `small sweeps add up to ${JSON.stringify(real)} and should to ${JSON.stringify(expected)}`
+    if (sumsDiffer)
+      return `small sweeps add up to ${JSON.stringify(real)} and should add up to ${JSON.stringify(expected)}`
     return contentsDiffer(model, observed)
   })
 }

@@ -1,5 +1,5 @@
-// The judge judged: it catches every store with a known fault, what it found once it finds again, and nothing that a store
-// can answer escapes its notice.
+// Tests of the model as a judge: it catches every store with a known fault, a seed finds the same counterexample again, and the
+// runs meet every kind of answer.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import fc from 'fast-check'
@@ -7,11 +7,11 @@ import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
 import { runs } from './draw.ts'
 import { type Break, faults, withFault } from './faults.ts'
-import { findDisagreement, kindsMet, live } from './run.ts'
+import { findDisagreement, kindsMet, runSteps } from './run.ts'
 
 const seed = 20_300_101
 const runsMax = 600
-/** The rarest kinds come once in a hundred runs. */
+/** The rarest kinds of answers come once in a hundred runs. */
 const coverageRuns = 1_000
 
 const kinds = [
@@ -47,12 +47,12 @@ const kinds = [
 for (const [name, fault] of Object.entries(faults)) {
   test(`the model catches ${name}`, async () => {
     const finding = await findDisagreement(opener(fault), { runs: runsMax, seed, shrinks: false })
-    assert.ok(finding, `${runsMax} runs found nothing wrong with it`)
-    assert.equal(await live(inMemory, finding.steps), null, 'the store without the fault takes the same steps')
+    assert.ok(finding, `${runsMax} runs found no difference`)
+    assert.equal(await runSteps(inMemory, finding.steps), null, 'the store without the fault passes the same steps')
   })
 }
 
-test('the same seed finds the same counterexample, shrunk, and seed and path replay it', async () => {
+test('the same seed finds and shrinks to the same counterexample, and seed and path replay it', async () => {
   const open = opener(faults['a release that costs an attempt'] as Break)
   const first = await findDisagreement(open, { runs: runsMax, seed })
   const again = await findDisagreement(open, { runs: runsMax, seed })
@@ -64,7 +64,7 @@ test('the same seed finds the same counterexample, shrunk, and seed and path rep
   assert.deepEqual(replayed.steps, first.steps)
 })
 
-test('the runs meet every kind of answer that the contract knows', async () => {
+test('the runs meet every kind of answer of the contract', async () => {
   const met = new Set<string>()
   const missed = () => kinds.filter((kind) => !met.has(kind))
   for (const steps of fc.sample(runs, { numRuns: coverageRuns, seed })) {

@@ -1,5 +1,5 @@
-// The key-value side of the model. Of versions the contract promises only that they differ, so the model counts writes of
-// its own and learns which number the store gave to which write the first time it sees it.
+// The key-value part of the model. The contract promises only that versions differ. So the model counts writes itself, and learns
+// the store's version of a write when it first sees it.
 
 import { isRefused } from '../../src/errors.ts'
 import type { KvAnswer, KvEntry, KvWrite } from '../../src/store/store.ts'
@@ -7,7 +7,7 @@ import type { KvAnswer, KvEntry, KvWrite } from '../../src/store/store.ts'
 interface ModelEntry {
   readonly key: string
   readonly value: string
-  /** The model's own count; see `versions`. */
+  /** The number of the write, counted by the model; see `versions`. */
   readonly write: number
   readonly expiresAt: number | null
 }
@@ -15,11 +15,11 @@ interface ModelEntry {
 export interface KvState {
   entries: ModelEntry[]
   tick: number
-  /** Which version the store showed for which write. */
+  /** The version that the store showed for each write. */
   versions: { readonly key: string; readonly write: number; readonly version: number }[]
 }
 
-/** An answer whose version is named by the model's write; the judge looks it up. */
+/** An answer with the number of the write in place of the version. */
 export interface ModelKvAnswer {
   readonly applied: boolean
   readonly write: number | null
@@ -66,7 +66,7 @@ export class KvModel {
     this.#state.entries = this.#state.entries.filter((entry) => this.#isAlive(entry))
   }
 
-  /** Whether the store may show this version for this write: the one it showed before, or one that it never showed. */
+  /** Whether the store may show this version for this write: the version it showed before, or a new one. */
   accepts(key: string, write: number | null, version: number | null): boolean {
     if (write === null || version === null) return write === version
     const { versions } = this.#state
@@ -87,7 +87,7 @@ export class KvModel {
     )
   }
 
-  /** null: absent; NaN: a write whose version was never seen, so no version anybody has can be its. */
+  /** Null: absent. NaN: a write whose version was never seen, so no known version can belong to it. */
   versionOf(entry: ModelEntry | undefined): number | null {
     if (!entry) return null
     return this.#state.versions.find(({ write }) => write === entry.write)?.version ?? Number.NaN

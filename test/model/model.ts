@@ -1,26 +1,27 @@
-// The reference: what a store must do, said as plainly as can be. Lists, linear scans, no index, no cleverness, and
-// every count is a recount. A job's fate is asked of the same pure functions that the stores ask (`src/job/transition`);
-// everything around it (order, slots, retention, atomicity) is said again here, on its own.
+// The reference model: what a store must do, written as simply as possible. It has lists, linear scans and no index, and every
+// count is a recount. Verdicts come from the same pure functions that the stores use (`src/job/transition`). Everything around
+// them (order, slots, retention, atomicity) is written here independently.
 //
-// The model is a plain-data state and the verbs that change it. What only the store can choose (fences, the ids of death
-// notices) comes in through an `Oracle`, filled from the store's answers; the judge checks elsewhere that they are fit.
+// STATE. The model is plain data and the verbs that change it. What only the store can choose (fences, ids of death notices)
+// comes through an `Oracle`, which is filled from the store's answers. Whether these are valid is checked elsewhere.
 //
-// Order. Everything that needs an order takes the next `tick`: when a job was inserted (`born`), when it became ready
-// (`turn`). A claim takes ready jobs by priority, then by queue as named, then those that came back (`front`), then by turn.
+// ORDER. Everything that needs an order takes the next `tick`: when a job was inserted (`born`), when it became ready (`turn`). A
+// claim takes ready jobs by priority, then by queue as named, then those that came back (`front`), then by turn. Items of batches
+// are in lanes of their own. Which of the lanes of one queue and priority comes first is the store's choice.
 //
-// Items of batches lie in lanes of their own: which of the lanes of one queue and priority comes first is the store's choice.
+// LIMIT KEYS
+// - A job whose limit key has no slot is `held`. Held jobs are ordered by priority, then those that came back, then by turn.
+// - A key with a freed slot is remembered until a job of that key comes or the call ends. Then its first held jobs are admitted.
+// - A start counts for a rate until its window is over. A ready job has one start reserved.
 //
-// Limits. A job that has a key and finds no room is `held`, in line by priority, then those that came back, then by turn. Who
-// leaves room behind is remembered until somebody of that key comes, or the call ends: then the first of the line are let in.
-// A start counts for a rate until its window is over, and who is ready has one reserved.
+// LIMIT KEYS AND BATCHES
+// - An item is admitted only if its batch can start it: the batch must have a slot besides its running and its ready items.
+// - Meanwhile other jobs of the key may pass it. If its key has a slot, it is admitted as soon as its batch has one.
+// - If there is more than one way to use the slots of keys and batches, the store chooses: `adoptAdmissions`.
+// - A pause makes ready items held again. So does a lowered key limit, for the ready jobs beyond it.
 //
-// An item of a batch is let in only when its batch can start it: beside its items that run and that are ready there must be room
-// for one more. Others of its key pass it meanwhile. Where its key has room, it is let in once its batch has. If there is
-// more than one way to use the room of keys and batches, the store chooses: `adoptAdmissions`. A pause puts items that are
-// ready back into their lines, and so does a limit of keys that is lowered with jobs beyond it.
-//
-// Batches (`batch-model.ts`). What an item's change means for its batch, that it is finished or given up, is looked at when
-// the call ends.
+// BATCHES (`batch-model.ts`). Whether changed items finish their batch, or cause it to be given up, is decided when the call
+// ends.
 
 import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
@@ -90,9 +91,9 @@ import { KvModel, type KvState } from './kv-model.ts'
 export interface Oracle {
   fence(id: string): string
   noticeId(notice: DeathNotice): string
-  /** Of the job that tells of it. */
+  /** The id of the completion job. */
   completionId(completion: Completion): string
-  /** When this claim took the job, before or after others; Infinity where it did not. */
+  /** The position of the job in the answer to this claim. Infinity: it is not in it. */
   turnOf(id: string): number
 }
 
@@ -101,54 +102,54 @@ type Mutable<T> = { -readonly [K in keyof T]: T[K] }
 export interface ModelJob extends Mutable<JobRecord> {
   readonly born: number
   turn: number
-  /** Its turn and its time in the line of its key, should it go back there. */
-  line: { readonly turn: number; readonly runAt: number }
+  /** Its turn and time among the held jobs of its key, in case it is held again. */
+  heldPlace: { readonly turn: number; readonly runAt: number }
   front: boolean
   freeReleases: number
   woken: boolean
   fence: string | null
-  /** What the lease was given for, at the claim or the last renewal. */
+  /** The length of the lease at the claim or the last renewal. */
   leaseMs: number
-  /** Effects of every cancel that was requested while it ran. */
+  /** The effects of every cancel that was requested while it ran. */
   cancelEffects: readonly EffectSet[]
   /** Claimed since the enqueue or the last requeue: `startBefore` no longer matters. */
   started: boolean
   readonly scope: 'live' | 'waiting' | 'window' | null
   readonly hash: string | null
-  /** When retention is over. */
+  /** The end of its retention. */
   keepUntil: number
-  /** Its batch was deleted while it ran: it is gone when it ends. */
-  goesAtEnd: boolean
+  /** Its batch was deleted while it ran, so it is deleted when it ends. */
+  isDeletedAtEnd: boolean
 }
 
-/** As for a key-value write, the version is named by the model's own. */
+/** Like a key-value answer: the number of the write in place of the version. */
 type ModelAdvanceAnswer = { readonly write: number | null; readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
 
-type Landed = Exclude<SettleAnswer, 'lost' | Refused | { failed: unknown }>
+type Settled = Exclude<SettleAnswer, 'lost' | Refused | { failed: unknown }>
 
-interface Slot {
+interface DedupEntry {
   readonly queue: string
   readonly key: string
   /** `born` and id of the job that holds it. */
   readonly holder: number
   readonly id: string
-  /** The end of a window; Infinity where the job's state decides. */
+  /** The end of a window. Infinity: the job's state decides. */
   readonly until: number
 }
 
 export interface ModelState {
   now: number
-  /** The clock went backwards at some time. */
+  /** The clock was set back at some time. */
   wasSetBack: boolean
   tick: number
   live: ModelJob[]
   /** In the order in which they ended. */
   ended: ModelJob[]
-  slots: Slot[]
+  dedupEntries: DedupEntry[]
   settings: ModelSettings[]
   paused: Paused[]
-  /** Limit keys that somebody has left, in that order, whose line has not been looked at since. */
-  left: LimitName[]
+  /** Limit keys with a freed slot or a new held job, in that order, whose held jobs were not examined since. */
+  keysToAdmit: LimitName[]
   /** Starts that count for a rate. */
   starts: Start[]
   /** Queues whose limit was changed since the last sweep. */
@@ -159,7 +160,7 @@ export interface ModelState {
   batches: BatchesState
 }
 
-/** Of a limit key or, where that is null, of a whole queue. */
+/** A start of a limit key. `key` null: of the whole queue. */
 interface Start {
   readonly queue: string
   readonly key: string | null
@@ -179,30 +180,30 @@ interface LimitName {
 
 export const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 
-/** The only SQL that the model knows is SQL that fails. */
+/** The model knows only SQL that fails. */
 const badSql = 'INVALID_OPTION'
 
 export class Model {
   state: ModelState
-  /** Whoever has a key stands in line first, and is let in when the call ends: by priority, whoever came first in it. */
+  /** A job with a limit key is held first, and admitted when the call ends: by priority, whatever the order in the call. */
   readonly admitsLate: boolean
-  /** How many were let in since the sweep began. */
+  /** How many jobs were admitted since the sweep began. */
   #admitted = 0
 
   constructor(now: number, { admitsLate = false } = {}) {
     this.admitsLate = admitsLate
     const kv = { entries: [], tick: 0, versions: [] }
-    const batches = { batches: [], touched: [], told: [] }
+    const batches = { batches: [], touched: [], completions: [] }
     this.state = {
       now,
       wasSetBack: false,
       tick: 0,
       live: [],
       ended: [],
-      slots: [],
+      dedupEntries: [],
       settings: [],
       paused: [],
-      left: [],
+      keysToAdmit: [],
       starts: [],
       reviewed: [],
       queues: [],
@@ -239,15 +240,15 @@ export class Model {
   define(queues: readonly QueueSettings[], oracle: Oracle): DefinedQueue[] | Refused {
     const defined: DefinedQueue[] = []
     for (const settings of queues) {
-      if (this.#tellsInCircle(settings)) return no('INVALID_OPTION')
+      if (this.#isNoticeCycle(settings)) return no('INVALID_OPTION')
       defined.push(this.#define(settings))
     }
-    return this.#settleUp(defined, oracle)
+    return this.#endCall(defined, oracle)
   }
 
   #define(settings: QueueSettings): DefinedQueue {
     const { name: queue } = settings
-    this.#mention(queue)
+    this.#addQueue(queue)
     const before = this.#settingsOf(queue)
     const after = redefined(before ?? null, settings)
     if (!isDeepStrictEqual(before?.keyLimit ?? null, after.keyLimit)) {
@@ -264,14 +265,14 @@ export class Model {
     return { queue, version, versionBefore, changes }
   }
 
-  #tellsInCircle({ name, onDead }: QueueSettings): boolean {
+  #isNoticeCycle({ name, onDead }: QueueSettings): boolean {
     const seen = new Set<string>()
-    let told = onDead
-    while (told !== null && told !== name && !seen.has(told)) {
-      seen.add(told)
-      told = this.#settingsOf(told)?.onDead ?? null
+    let next = onDead
+    while (next !== null && next !== name && !seen.has(next)) {
+      seen.add(next)
+      next = this.#settingsOf(next)?.onDead ?? null
     }
-    return told === name
+    return next === name
   }
 
   #settingsOf(queue: string): ModelSettings | undefined {
@@ -279,7 +280,7 @@ export class Model {
   }
 
   pause(queue: string, paused: boolean, by: string | null): void {
-    this.#mention(queue)
+    this.#addQueue(queue)
     const before = this.#pauseOf(queue)
     this.state.paused = this.state.paused.filter((each) => each !== before)
     if (paused) this.state.paused.push(before ?? { queue, at: this.state.now, by })
@@ -292,8 +293,8 @@ export class Model {
   // Enqueue
 
   enqueue(requests: readonly EnqueueRequest[], oracle: Oracle): EnqueueAnswer[] {
-    const answers = requests.map(({ jobs }) => this.#wholeOrNot(() => this.#enqueueAll(jobs)))
-    return this.#settleUp(answers, oracle)
+    const answers = requests.map(({ jobs }) => this.#atomically(() => this.#enqueueAll(jobs)))
+    return this.#endCall(answers, oracle)
   }
 
   #enqueueAll(jobs: readonly NewJob[], batch: string | null = null): Enqueued[] | Refused {
@@ -308,21 +309,21 @@ export class Model {
 
   #enqueueOne(job: NewJob, batch: string | null = null): Enqueued | Refused {
     const { now, live, ended } = this.state
-    this.#mention(job.queue)
+    this.#addQueue(job.queue)
     if (job.idempotency) {
       const { key, hash } = job.idempotency
       const first = [...live, ...ended].find((other) => other.queue === job.queue && other.idempotencyKey === key)
       if (first) return first.hash === hash ? { id: first.id, status: 'duplicate' } : no('IDEMPOTENCY_MISMATCH')
     }
     const dueAt = Math.max(now, job.runAt ?? now + job.delayMs)
-    const slot = job.dedup && this.slot(job.queue, job.dedup.key)
-    if (slot) {
-      const holder = live.find(({ born }) => born === slot.holder)
-      if (!job.dedup?.replace || !holder || !isWaiting(holder)) return { id: slot.id, status: 'duplicate' }
+    const dedupEntry = job.dedup && this.dedupEntry(job.queue, job.dedup.key)
+    if (dedupEntry) {
+      const holder = live.find(({ born }) => born === dedupEntry.holder)
+      if (!job.dedup?.replace || !holder || !isWaiting(holder)) return { id: dedupEntry.id, status: 'duplicate' }
       holder.payload = job.payload
       holder.headers = job.headers
       this.#wait(holder, dueAt, false, job.limitKey)
-      return { id: slot.id, status: 'duplicate', replaced: true }
+      return { id: dedupEntry.id, status: 'duplicate', replaced: true }
     }
     if (live.some(({ id }) => id === job.id)) return no('DUPLICATE_JOB_ID')
     this.#insert(job, dueAt, batch)
@@ -350,7 +351,7 @@ export class Model {
       ...{
         born: this.#tick(),
         turn: 0,
-        line: { turn: 0, runAt: dueAt },
+        heldPlace: { turn: 0, runAt: dueAt },
         front: false,
         freeReleases: 0,
         woken: false,
@@ -359,7 +360,7 @@ export class Model {
         cancelEffects: [],
         started: false,
       },
-      ...{ hash: idempotency?.hash ?? null, keepUntil: 0, goesAtEnd: false },
+      ...{ hash: idempotency?.hash ?? null, keepUntil: 0, isDeletedAtEnd: false },
       scope: dedup === null ? null : typeof dedup.scope === 'object' ? 'window' : dedup.scope,
     }
     this.state.live.push(created)
@@ -370,7 +371,7 @@ export class Model {
     }
   }
 
-  /** Scheduled when it is due later, else ready now or, where its key has no room, held. */
+  /** Scheduled if it is due later. Otherwise ready, or held if its limit key has no slot. */
   #wait(job: ModelJob, dueAt: number, front: boolean, limitKey: string | null = job.limitKey): void {
     for (const key of new Set([job.limitKey, limitKey])) this.#admitEarlier({ queue: job.queue, limitKey: key })
     this.#leave(job)
@@ -379,13 +380,17 @@ export class Model {
     job.runAt = dueAt
     job.front = front
     job.turn = this.#tick()
-    job.line = { turn: job.turn, runAt: dueAt }
+    job.heldPlace = { turn: job.turn, runAt: dueAt }
     if (dueAt > this.state.now) job.state = 'scheduled'
     else if (job.limitKey === null) job.state = 'ready'
     else if (this.admitsLate) {
       job.state = 'held'
-      this.#knock(job)
-    } else if (this.#mayStart(job) && !this.#line(job).some((each) => this.#mayStart(each)) && this.#room(job) > 0) {
+      this.#markForAdmission(job)
+    } else if (
+      this.#mayStart(job) &&
+      !this.#heldJobs(job).some((each) => this.#mayStart(each)) &&
+      this.#freeSlots(job) > 0
+    ) {
       job.state = 'ready'
     } else {
       job.state = 'held'
@@ -395,40 +400,41 @@ export class Model {
 
   // Limit keys
 
-  /** Its batch could start it now. */
+  /** Whether its batch could start it now. */
   #mayStart({ batch }: ModelJob): boolean {
-    return this.batches.admissionRoom(batch) > 0
+    return this.batches.admissionSlots(batch) > 0
   }
 
-  /** It has no room any more: whoever is next may have it. */
+  /** It gives up its slot, so that the next held job may have it. */
   #leave(job: ModelJob): void {
     const had = job.state === 'ready' || job.state === 'running'
-    job.state = 'scheduled' // neither, until it is said where it comes to
+    job.state = 'scheduled' // it has no dedupEntry, until the caller sets its next state
     const { limitKey: key } = job
-    if (had && key !== null && this.#line(job).length > 0) this.#knock(job)
+    if (had && key !== null && this.#heldJobs(job).length > 0) this.#markForAdmission(job)
   }
 
-  /** Somebody has left, or stands in line: it is looked at soon. */
-  #knock({ queue, limitKey }: Keyed): void {
+  /** A slot was freed or a job was held: the held jobs of this key are examined soon. */
+  #markForAdmission({ queue, limitKey }: Keyed): void {
     const key = limitKey as string
-    if (!this.state.left.some((each) => isSameKey(each, { queue, key }))) this.state.left.push({ queue, key })
+    if (!this.state.keysToAdmit.some((each) => isSameKey(each, { queue, key })))
+      this.state.keysToAdmit.push({ queue, key })
   }
 
   #admitEarlier({ queue, limitKey: key }: Keyed): void {
-    if (!this.admitsLate && key !== null && this.state.left.some((each) => isSameKey(each, { queue, key }))) {
+    if (!this.admitsLate && key !== null && this.state.keysToAdmit.some((each) => isSameKey(each, { queue, key }))) {
       this.#admit({ queue, limitKey: key })
     }
   }
 
-  /** The held jobs of its key, in the order in which they are let in. */
-  #line({ queue, limitKey }: Keyed): ModelJob[] {
+  /** The held jobs of its key, in the order in which they are admitted. */
+  #heldJobs({ queue, limitKey }: Keyed): ModelJob[] {
     if (limitKey === null) return []
     return this.state.live
       .filter((job) => job.state === 'held' && job.queue === queue && job.limitKey === limitKey)
       .sort((a, b) => a.priority - b.priority || Number(b.front) - Number(a.front) || a.turn - b.turn)
   }
 
-  #room({ queue, limitKey }: Keyed): number {
+  #freeSlots({ queue, limitKey }: Keyed): number {
     const limit = limitKey === null ? null : (this.#settingsOf(queue)?.keyLimit ?? null)
     const of = (state: JobState) =>
       this.state.live.filter((job) => job.queue === queue && job.limitKey === limitKey && job.state === state).length
@@ -436,7 +442,7 @@ export class Model {
     return freeSlots(limit, { admitted: of('ready') + of('running'), used: of('ready') + started })
   }
 
-  /** Those that count now, the first to be over first. */
+  /** The starts that count now, by the end of their window. */
   #startsOf(queue: string, key: string | null): Start[] {
     return this.state.starts
       .filter((start) => start.queue === queue && start.key === key && start.until > this.state.now)
@@ -451,14 +457,16 @@ export class Model {
     this.state.starts = [...this.state.starts, ...note(null, limit), ...ofKey]
   }
 
-  /** When time alone lets in the next of a line, or lets the next of a queue start. */
+  /**
+   * The times at which a window ends, and with it the next held job of a key is admitted or the next job of a queue may start.
+   */
   #nextStarts(): number[] {
-    const ofKeys = this.#lines().flatMap((job) => {
+    const ofKeys = this.#heldKeys().flatMap((job) => {
       const of = (state: JobState) =>
-        this.state.live.filter((each) => isSameLine(each, job) && each.state === state).length
+        this.state.live.filter((each) => isSameLimitKey(each, job) && each.state === state).length
       const { concurrency = null, rate = null } = this.#settingsOf(job.queue)?.keyLimit ?? {}
-      if (!this.#line(job).some((each) => this.#mayStart(each))) return []
-      if (this.#room(job) > 0) return [this.state.now]
+      if (!this.#heldJobs(job).some((each) => this.#mayStart(each))) return []
+      if (this.#freeSlots(job) > 0) return [this.state.now]
       if (!rate || (concurrency !== null && of('ready') + of('running') >= concurrency)) return []
       return (
         this.#startsOf(job.queue, job.limitKey).map(({ until }) => until)[
@@ -474,8 +482,8 @@ export class Model {
     return [...ofKeys, ...ofQueues]
   }
 
-  /** One of each line, by queue and key. */
-  #lines(): ModelJob[] {
+  /** One held job of each limit key, by queue and key. */
+  #heldKeys(): ModelJob[] {
     const held = this.state.live.filter(({ state }) => state === 'held')
     const lines = [...new Map(held.map((job) => [`${job.queue} ${job.limitKey}`, job])).values()]
     return lines.sort(
@@ -484,47 +492,51 @@ export class Model {
   }
 
   #admit(key: Keyed): void {
-    this.state.left = this.state.left.filter((each) => !isSameKey(each, { queue: key.queue, key: key.limitKey ?? '' }))
-    for (const job of this.#line(key)) if (this.#room(key) > 0 && this.#mayStart(job)) this.#letIn(job)
+    this.state.keysToAdmit = this.state.keysToAdmit.filter(
+      (each) => !isSameKey(each, { queue: key.queue, key: key.limitKey ?? '' }),
+    )
+    for (const job of this.#heldJobs(key)) if (this.#freeSlots(key) > 0 && this.#mayStart(job)) this.#admitJob(job)
   }
 
-  /** An item keeps its turn, where it is let in at once. */
-  #letIn(job: ModelJob): void {
+  /** An item keeps its turn if admission is not late. */
+  #admitJob(job: ModelJob): void {
     const turn = this.admitsLate || job.batch === null ? this.#tick() : job.turn
     Object.assign(job, { state: 'ready', runAt: this.state.now, turn })
     this.#admitted += 1
   }
 
-  #standAgain(job: ModelJob): void {
-    Object.assign(job, { state: 'held', turn: job.line.turn })
+  #holdAgain(job: ModelJob): void {
+    Object.assign(job, { state: 'held', turn: job.heldPlace.turn })
   }
 
-  /** A limit was lowered: ready jobs beyond it go back into line, items first, else the last to be claimed first. */
+  /** A limit was lowered: ready jobs beyond it are held again. Items go first, then the jobs that would be claimed last. */
   #returnSurplus(queue: string): void {
     const batchOf = ({ batch }: ModelJob) => this.state.batches.batches.findIndex(({ id }) => id === batch)
     const ready = this.state.live
       .filter((job) => job.queue === queue && job.state === 'ready' && job.limitKey !== null)
       .sort((a, b) => batchOf(b) - batchOf(a) || b.priority - a.priority || byFront(b, a) || b.turn - a.turn)
     for (const job of ready) {
-      if (this.#room(job) >= 0) continue
-      this.#standAgain(job)
+      if (this.#freeSlots(job) >= 0) continue
+      this.#holdAgain(job)
       this.batches.touch(job.batch)
     }
   }
 
-  /** Batches that have room let in items that wait for nothing else, the first in line first. */
+  /** Batches with a free slot: their held items that wait for nothing else are admitted, in the order of held jobs. */
   #admitItems(): void {
     for (const { id } of this.state.batches.batches) {
       const items = this.itemsOf(id)
         .filter(({ state, queue }) => state === 'held' && !this.state.reviewed.includes(queue))
-        .sort(byLine)
+        .sort(byHeldOrder)
       for (const item of items) if (item.state === 'held' && this.#mayStart(item)) this.#admit(item)
     }
   }
 
   /**
-   * The store used the room of keys and batches in another way. It may have, if no key and no batch has more than it may, if
-   * nobody is held who could be let in, and if items of one batch and key were let in in their order.
+   * Adopts the store's choice, if it used the slots of keys and batches in another way. That is allowed under three conditions:
+   * - No key and no batch exceeds its limit.
+   * - No job is held that could be admitted.
+   * - Items of one batch and key were admitted in their order.
    */
   adoptAdmissions(records: readonly JobRecord[]): void {
     if (!this.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)) return
@@ -536,45 +548,46 @@ export class Model {
     })
     if (others.length === 0) return
     for (const job of others) {
-      if (job.state === 'held') copy.#letIn(job)
-      else Object.assign(job, { state: 'held', turn: job.line.turn, runAt: job.line.runAt })
+      if (job.state === 'held') copy.#admitJob(job)
+      else Object.assign(job, { state: 'held', turn: job.heldPlace.turn, runAt: job.heldPlace.runAt })
     }
-    if (copy.#isFairBeside(this)) this.state = copy.state
+    if (copy.#isAllowedInsteadOf(this)) this.state = copy.state
   }
 
-  #isFairBeside(own: Model): boolean {
+  #isAllowedInsteadOf(own: Model): boolean {
     const held = this.state.live.filter(({ state }) => state === 'held')
     const keyed = this.state.live.filter(({ state, limitKey }) => state === 'ready' && limitKey !== null)
     const isKept = keyed.every(
       (job) =>
-        this.#room(job) >= Math.min(0, own.#room(job)) &&
-        this.batches.admissionRoom(job.batch) >= Math.min(0, own.batches.admissionRoom(job.batch)),
+        this.#freeSlots(job) >= Math.min(0, own.#freeSlots(job)) &&
+        this.batches.admissionSlots(job.batch) >= Math.min(0, own.batches.admissionSlots(job.batch)),
     )
     const isUsed = held.every(
       (job) =>
-        this.#room(job) <= 0 ||
+        this.#freeSlots(job) <= 0 ||
         !this.#mayStart(job) ||
         this.state.reviewed.includes(job.queue) ||
         this.#settingsOf(job.queue)?.keyLimit?.rate != null,
     )
     const isInOrder = held.every(
-      (job) => !keyed.some((each) => each.batch === job.batch && isSameLine(each, job) && byLine(job, each) < 0),
+      (job) =>
+        !keyed.some((each) => each.batch === job.batch && isSameLimitKey(each, job) && byHeldOrder(job, each) < 0),
     )
     return isKept && isUsed && isInOrder
   }
 
-  /** The call is over: whoever left has made room, and batches may be finished. */
-  #settleUp<T>(answer: T, oracle: Oracle): T {
-    this.#admitLeft()
+  /** The call ends: freed slots are used, and batches may be finished. */
+  #endCall<T>(answer: T, oracle: Oracle): T {
+    this.#admitMarked()
     this.#admitItems()
-    this.#conclude(oracle)
-    this.#admitLeft()
+    this.#concludeBatches(oracle)
+    this.#admitMarked()
     this.#admitItems()
     return answer
   }
 
-  #admitLeft(): void {
-    for (const { queue, key: limitKey } of [...this.state.left]) this.#admit({ queue, limitKey })
+  #admitMarked(): void {
+    for (const { queue, key: limitKey } of [...this.state.keysToAdmit]) this.#admit({ queue, limitKey })
   }
 
   // Batches
@@ -591,11 +604,11 @@ export class Model {
     if (at !== null && at > submitted) return no('INVALID_STATE')
     if (added.length === 0) return { submitted, enqueued: [] }
     if (isClosed) return no('INVALID_STATE')
-    const enqueued = this.#wholeOrNot(() => this.#enqueueAll(added, id))
+    const enqueued = this.#atomically(() => this.#enqueueAll(added, id))
     if (isRefused(enqueued)) return enqueued
     const after = { submitted: at === null ? submitted : submitted + added.length }
     this.batches.change(id, after)
-    return this.#settleUp({ ...after, enqueued }, oracle)
+    return this.#endCall({ ...after, enqueued }, oracle)
   }
 
   controlBatch(request: ControlBatchRequest, oracle: Oracle): BatchRecord | Refused {
@@ -603,14 +616,14 @@ export class Model {
     if (!batch) return no('BATCH_NOT_FOUND')
     if (this.batches.isTooLate(batch, request.as)) return no('INVALID_STATE')
     const before = this.batches.record(batch)
-    this.#steer(batch, request)
+    this.#control(batch, request)
     this.batches.touch(batch.id)
-    this.#settleUp(null, oracle)
+    this.#endCall(null, oracle)
     const after = this.batches.find(batch.id)
     return after ? this.batches.record(after) : before
   }
 
-  #steer(batch: ModelBatch, { as, by, reason }: ControlBatchRequest): void {
+  #control(batch: ModelBatch, { as, by, reason }: ControlBatchRequest): void {
     if (as === 'close') this.batches.change(batch.id, { isClosed: true })
     else if (as === 'pause') this.#pauseBatch(batch, by)
     else if (as === 'resume') this.batches.resume(batch)
@@ -619,18 +632,18 @@ export class Model {
     else this.#deleteBatch(batch)
   }
 
-  /** Items that are ready give back the room of their keys. */
+  /** Ready items give back the slots of their keys. */
   #pauseBatch(batch: ModelBatch, by: string | null): void {
     this.batches.pause(batch, by)
     for (const job of this.itemsOf(batch.id)) {
       if (job.state !== 'ready' || job.limitKey === null) continue
       this.#leave(job)
-      this.#standAgain(job)
-      this.#knock(job)
+      this.#holdAgain(job)
+      this.#markForAdmission(job)
     }
   }
 
-  /** What waits is cancelled, what runs is asked to give up. */
+  /** Waiting items are cancelled. For running items a cancel is requested. */
   #cancelBatch(batch: ModelBatch, reason: string | null): void {
     if (batch.isCancelled) return
     this.batches.cancel(batch, reason)
@@ -640,19 +653,19 @@ export class Model {
     }
   }
 
-  /** One whose id or key somebody else has by now stays dead. */
+  /** An item whose id or dedup key another job has by now stays dead. */
   #retryFailed(batch: ModelBatch): void {
     for (const job of this.itemsOf(batch.id)) {
-      if (job.state === 'dead' && this.#heldBy(job) === undefined) this.#revive(job)
+      if (job.state === 'dead' && this.#heldBy(job) === undefined) this.#requeueJob(job)
     }
   }
 
-  /** Gone at once, with all that has ended or waits; what runs goes when it ends. */
+  /** Removed at once, with all ended and waiting items. Running items are deleted when they end. */
   #deleteBatch(batch: ModelBatch): void {
     const items = this.itemsOf(batch.id)
     this.batches.drop(({ id }) => id === batch.id)
     const running = items.filter(({ hold }) => hold !== null)
-    for (const job of running) Object.assign(job, { cancelRequested: true, goesAtEnd: true, batch: null })
+    for (const job of running) Object.assign(job, { cancelRequested: true, isDeletedAtEnd: true, batch: null })
     this.#forget((job) => items.includes(job) && !running.includes(job))
   }
 
@@ -665,31 +678,31 @@ export class Model {
       .map(record)
   }
 
-  /** Whether those whose items were changed are given up, or finished. */
-  #conclude(oracle: Oracle): void {
+  /** Decides for every batch with changed items whether it is given up or finished. */
+  #concludeBatches(oracle: Oracle): void {
     for (let ids = this.batches.takeTouched(); ids.length > 0; ids = this.batches.takeTouched()) {
-      for (const id of ids) this.#judge(id, oracle)
+      for (const id of ids) this.#concludeBatch(id, oracle)
     }
   }
 
-  #judge(id: string, oracle: Oracle): void {
-    const doomed = this.batches.find(id)
-    const reason = doomed ? this.batches.despair(doomed) : null
-    if (doomed && reason !== null) this.#cancelBatch(doomed, reason)
+  #concludeBatch(id: string, oracle: Oracle): void {
+    const failing = this.batches.find(id)
+    const reason = failing ? this.batches.giveUpReason(failing) : null
+    if (failing && reason !== null) this.#cancelBatch(failing, reason)
     const batch = this.batches.find(id)
     if (!batch || !this.batches.isOver(batch)) return
     const completion = this.batches.finish(batch)
     const { onComplete } = batch
-    // One that is refused tells nobody, and the batch is finished all the same.
+    // If the completion job is refused, it is not enqueued, and the batch is finished all the same.
     if (!onComplete) return
-    const told = completionJob(onComplete, completion, oracle.completionId(completion))
-    this.#wholeOrNot(() => this.#enqueueOne(told))
+    const job = completionJob(onComplete, completion, oracle.completionId(completion))
+    this.#atomically(() => this.#enqueueOne(job))
   }
 
-  /** A job that waits for something outside is done, if what it left in the key-value store is still there. */
+  /** A job that waits for an accept is done, if its offer in the key-value store still has this version. */
   accept(request: AcceptRequest, oracle: Oracle): { readonly enqueued: readonly Enqueued[] } | 'stale' | Refused {
     const { key, version, result, annotations, effects } = request
-    const answer = this.#wholeOrNot(() => {
+    const answer = this.#atomically(() => {
       const job = this.find(request.id)
       if (job?.state !== 'scheduled' || this.kv.versionOf(this.kv.get(key)) !== version) return 'stale' as const
       this.kv.write({ as: 'delete', key })
@@ -699,33 +712,37 @@ export class Model {
       const enqueued = this.#apply(effects ? [effects] : [])
       return isRefused(enqueued) ? enqueued : { enqueued }
     })
-    return this.#settleUp(answer, oracle)
+    return this.#endCall(answer, oracle)
   }
 
-  /** Who holds the key now. */
-  slot(queue: string, key: string): Slot | undefined {
-    return this.state.slots.find((slot) => slot.queue === queue && slot.key === key && slot.until > this.state.now)
+  /** The current holder of the dedup key. */
+  dedupEntry(queue: string, key: string): DedupEntry | undefined {
+    return this.state.dedupEntries.find(
+      (dedupEntry) => dedupEntry.queue === queue && dedupEntry.key === key && dedupEntry.until > this.state.now,
+    )
   }
 
   #take(job: ModelJob, key: string, until: number): void {
-    const others = this.state.slots.filter((slot) => slot.queue !== job.queue || slot.key !== key)
-    this.state.slots = [...others, { queue: job.queue, key, holder: job.born, id: job.id, until }]
+    const others = this.state.dedupEntries.filter(
+      (dedupEntry) => dedupEntry.queue !== job.queue || dedupEntry.key !== key,
+    )
+    this.state.dedupEntries = [...others, { queue: job.queue, key, holder: job.born, id: job.id, until }]
   }
 
   #free(job: ModelJob, scopes: readonly (string | null)[]): void {
     if (!scopes.includes(job.scope)) return
-    this.state.slots = this.state.slots.filter((slot) => slot.holder !== job.born)
+    this.state.dedupEntries = this.state.dedupEntries.filter((dedupEntry) => dedupEntry.holder !== job.born)
   }
 
-  /** A cursor and what its step brings: both, or neither. */
+  /** Moves a cursor and enqueues jobs: both, or neither. */
   advance({ key, version, value, jobs }: AdvanceRequest, oracle: Oracle): ModelAdvanceAnswer {
-    const answer = this.#wholeOrNot((): ModelAdvanceAnswer => {
+    const answer = this.#atomically((): ModelAdvanceAnswer => {
       const moved = this.kv.write({ as: 'compareAndSet', key, version, value, ttlMs: null })
       if (!moved.applied) return 'stale'
       const enqueued = this.#enqueueAll(jobs)
       return isRefused(enqueued) ? enqueued : { write: moved.write, enqueued }
     })
-    return this.#settleUp(answer, oracle)
+    return this.#endCall(answer, oracle)
   }
 
   // Claim, renew, settle
@@ -735,8 +752,8 @@ export class Model {
   }
 
   /**
-   * Up to a lane, and from there on: what races with it may come in between. Lanes that others open meanwhile it may or
-   * may not come to.
+   * Claims in two parts: up to a lane, and the lanes after it. Racing calls may run in between. The claim may or may not see
+   * lanes that racing calls create.
    */
   *claimInParts(
     { queues, max, leaseMs, worker }: ClaimRequest,
@@ -752,17 +769,17 @@ export class Model {
       while (claimed.length < max) {
         const next = this.#nextToStart(wanted, oracle)
         if (!next) break
-        claimed.push(this.#lend(next, { leaseMs, worker }, oracle))
+        claimed.push(this.#lease(next, { leaseMs, worker }, oracle))
       }
       if (isFirst) yield
     }
-    return this.#settleUp(claimed, oracle)
+    return this.#endCall(claimed, oracle)
   }
 
-  /** The first of its lane; of the lanes of one queue and priority, whichever the store took it from. */
+  /** The first job of a lane. Of several lanes of one queue and priority, the lane that the store took. */
   #nextToStart(wanted: readonly ModelJob[], oracle: Oracle): ModelJob | undefined {
     const may = wanted.filter(
-      (job) => job.state === 'ready' && this.#roomInQueue(job.queue) > 0 && this.batches.room(job.batch) > 0,
+      (job) => job.state === 'ready' && this.#freeSlotsOfQueue(job.queue) > 0 && this.batches.freeSlots(job.batch) > 0,
     )
     const [first] = may
     const isBeside = (job: ModelJob) => job.queue === first?.queue && job.priority === first.priority
@@ -771,13 +788,13 @@ export class Model {
     return firsts.sort((a, b) => compareNumbers(oracle.turnOf(a.id), oracle.turnOf(b.id)))[0]
   }
 
-  #roomInQueue(queue: string): number {
+  #freeSlotsOfQueue(queue: string): number {
     const admitted = this.state.live.filter((job) => job.queue === queue && job.state === 'running').length
     const used = this.#startsOf(queue, null).length
     return freeSlots(this.#settingsOf(queue)?.limit ?? null, { admitted, used })
   }
 
-  #lend(job: ModelJob, { leaseMs, worker }: Pick<ClaimRequest, 'leaseMs' | 'worker'>, oracle: Oracle): ClaimedJob {
+  #lease(job: ModelJob, { leaseMs, worker }: Pick<ClaimRequest, 'leaseMs' | 'worker'>, oracle: Oracle): ClaimedJob {
     const { now } = this.state
     this.#free(job, ['waiting'])
     this.#noteStart(job)
@@ -791,8 +808,20 @@ export class Model {
     const { id, queue, fence, attempts: attempt, maxAttempts, priority, timeoutMs, createdAt, headers, payload } = job
     const times = { createdAt, startedAt: now, expiresAt: now + leaseMs }
     const cameBack = job.front
-    const told = { id, queue, fence, attempt, maxAttempts, cameBack, priority, timeoutMs, ...times, headers, payload }
-    return { ...told, batch: job.batch }
+    const claimed = {
+      id,
+      queue,
+      fence,
+      attempt,
+      maxAttempts,
+      cameBack,
+      priority,
+      timeoutMs,
+      ...times,
+      headers,
+      payload,
+    }
+    return { ...claimed, batch: job.batch }
   }
 
   /** The ready jobs of these queues (null: all, by name) in the order of a claim. */
@@ -804,8 +833,8 @@ export class Model {
   }
 
   /**
-   * Jobs that have become ready since that tick. Where they are let in late, the order in which those of different keys came
-   * is the store's to say; those of one key, and those of none, keep theirs.
+   * Adopts the store's order of the jobs that became ready since that tick. With late admission, the order of jobs of different
+   * keys is the store's choice. Jobs of one key, and jobs without a key, keep their order.
    */
   adoptOrder(ids: readonly string[], since: number): void {
     const fresh = this.inOrder(null).filter(({ turn }) => turn > since)
@@ -840,7 +869,10 @@ export class Model {
     })
     state.live = state.live.map(bornAs)
     state.ended = state.ended.map(bornAs)
-    state.slots = state.slots.map((slot) => ({ ...slot, holder: moved.get(slot.holder) ?? slot.holder }))
+    state.dedupEntries = state.dedupEntries.map((dedupEntry) => ({
+      ...dedupEntry,
+      holder: moved.get(dedupEntry.holder) ?? dedupEntry.holder,
+    }))
     return copy
   }
 
@@ -869,33 +901,33 @@ export class Model {
 
   settle(requests: readonly SettleRequest[], oracle: Oracle): SettleAnswer[] {
     const answers = requests.map((request) => this.#settleOne(request, oracle))
-    return this.#settleUp(answers, oracle)
+    return this.#endCall(answers, oracle)
   }
 
   #settleOne(request: SettleRequest, oracle: Oracle): SettleAnswer {
     const { settlement, retryDelayMs } = request
     if (!this.#held(request)) return 'lost'
-    const answer = this.#wholeOrNot(() => this.#landHeld(request, settlement, oracle))
+    const answer = this.#atomically(() => this.#settleHeld(request, settlement, oracle))
     if (!isRefused(answer)) return answer
     const error = effectError(answer)
     const costs = annotationsOf(settlement)?.costs ?? null
     const failure = { as: 'retry', error, delayMs: retryDelayMs, ending: 'failed', costs } as const
-    const failed = this.#wholeOrNot(() => this.#landHeld(request, failure, oracle))
+    const failed = this.#atomically(() => this.#settleHeld(request, failure, oracle))
     if (!isRefused(failed)) return { failed: answer, state: failed.state }
-    // A requested cancel whose own effects fail: it is cancelled all the same, without them.
+    // The effects of a requested cancel fail: the job is cancelled all the same, without them.
     this.#forgetCancelEffects(request)
-    return { failed: answer, state: (this.#landHeld(request, failure, oracle) as Landed).state }
+    return { failed: answer, state: (this.#settleHeld(request, failure, oracle) as Settled).state }
   }
 
-  /** The settlement with all its effects; those of a requested cancel land where the job becomes cancelled. */
-  #landHeld(request: LeaseRef, settlement: Settlement, oracle: Oracle): Landed | Refused {
+  /** The settlement with all its effects. The effects of a requested cancel are applied only if the job becomes cancelled. */
+  #settleHeld(request: LeaseRef, settlement: Settlement, oracle: Oracle): Settled | Refused {
     const job = this.#held(request) as ModelJob
     const verdict = settled(job, settlement, this.state.now)
     const isPutOff = verdict.to === 'scheduled' || verdict.to === 'ready'
     const isMeant = settlement.as !== 'snooze' || isPutOff
     const staged = 'effects' in settlement && settlement.effects && isMeant ? [settlement.effects] : []
     const effects = [...staged, ...(verdict.to === 'cancelled' ? job.cancelEffects : [])]
-    this.#land(job, verdict, oracle, settlement)
+    this.#applyVerdict(job, verdict, oracle, settlement)
     const { state } = job
     const enqueued = this.#apply(effects)
     if (isRefused(enqueued)) return enqueued
@@ -910,8 +942,8 @@ export class Model {
     return this.state.live.find((job) => job.id === id && job.hold !== null && job.fence === fence)
   }
 
-  /** The attempt is over: writes it down, and moves the job to where the verdict says. */
-  #land(job: ModelJob, verdict: Verdict, oracle: Oracle, settlement: Settlement | null): void {
+  /** Ends the attempt: records it in the history, and moves the job to the state of the verdict. */
+  #applyVerdict(job: ModelJob, verdict: Verdict, oracle: Oracle, settlement: Settlement | null): void {
     const { now } = this.state
     const { worker, startedAt } = job.hold as NonNullable<JobRecord['hold']>
     const { ending, error } = verdict
@@ -945,15 +977,15 @@ export class Model {
     job.state = state
     job.finishedAt = now
     job.keepUntil = now + retainMs
-    this.#free(job, job.goesAtEnd ? ['live', 'waiting', 'window'] : ['live', 'waiting'])
+    this.#free(job, job.isDeletedAtEnd ? ['live', 'waiting', 'window'] : ['live', 'waiting'])
     this.state.live = this.state.live.filter((other) => other !== job)
     this.batches.touch(job.batch)
-    if (retainMs > 0 && !job.goesAtEnd) this.state.ended.push(job)
+    if (retainMs > 0 && !job.isDeletedAtEnd) this.state.ended.push(job)
     else this.batches.remember(job)
-    if (state === 'dead' && settings?.onDead && oracle) this.#tell(settings.onDead, job, oracle)
+    if (state === 'dead' && settings?.onDead && oracle) this.#enqueueNotice(settings.onDead, job, oracle)
   }
 
-  #tell(queue: string, job: ModelJob, oracle: Oracle): void {
+  #enqueueNotice(queue: string, job: ModelJob, oracle: Oracle): void {
     const { id, attempts, error, payload } = job
     const diedAt = this.state.now
     const dead: unknown = JSON.parse(payload)
@@ -970,7 +1002,7 @@ export class Model {
     })
   }
 
-  /** Of each set: puts, deletes, SQL, follow-ups, in this order. */
+  /** Applies each set in this order: puts, deletes, SQL, follow-ups. */
   #apply(sets: readonly EffectSet[]): Enqueued[] | Refused {
     const all: Enqueued[] = []
     for (const effects of sets) {
@@ -986,27 +1018,27 @@ export class Model {
 
   // Sweep: rescue, cancel what is overdue, promote, prune; each at most `max`
 
-  sweep(max: number, oracle: Oracle): Omit<SweepReport, 'more' | 'now' | 'lapsed'> {
+  sweep(max: number, oracle: Oracle): Omit<SweepReport, 'more' | 'now' | 'expired'> {
     return toEnd(this.sweepInParts(max, oracle))
   }
 
-  /** Part by part: what races with it may come in between. Jobs that others are at just now may be left to them. */
+  /** In parts, between which racing calls may run. Jobs that racing calls use just now may be left out. */
   *sweepInParts(
     max: number,
     oracle: Oracle,
     leaves: (job: ModelJob) => boolean = () => false,
-  ): Generator<void, Omit<SweepReport, 'more' | 'now' | 'lapsed'>> {
+  ): Generator<void, Omit<SweepReport, 'more' | 'now' | 'expired'>> {
     const { now } = this.state
-    // Who lets in late does all parts first, then lets in, then looks at batches.
-    const settlePart = () => (this.admitsLate ? null : this.#settleUp(null, oracle))
+    // With late admission all parts come first, then admission, then the end of batches.
+    const settlePart = () => (this.admitsLate ? null : this.#endCall(null, oracle))
     this.#admitted = 0
-    const lapsed = this.lapsed()
+    const expired = this.expiredLeases()
       .filter((job) => !leaves(job))
       .slice(0, max)
-    for (const { born } of lapsed) this.#rescue(born, oracle)
+    for (const { born } of expired) this.#rescue(born, oracle)
     settlePart()
     for (const job of this.state.live) {
-      // The clock was set back: no lease lasts longer than it was given for.
+      // If the clock was set back: no lease lasts longer than its length.
       if (job.hold) job.hold = { ...job.hold, expiresAt: Math.min(job.hold.expiresAt, now + job.leaseMs) }
     }
     yield
@@ -1027,19 +1059,19 @@ export class Model {
     settlePart()
     this.#review()
     const admitted = this.#admitted
-    this.#settleUp(null, oracle)
+    this.#endCall(null, oracle)
     yield
     const pruned = this.#prune(max)
     yield
     const nextDueAt = this.nextDueAt()
-    return { rescued: lapsed.length, promoted: due.length, overdue: overdue.length, admitted, pruned, nextDueAt }
+    return { rescued: expired.length, promoted: due.length, overdue: overdue.length, admitted, pruned, nextDueAt }
   }
 
-  /** Lets in whoever there is room for by now, line by line: a limit was changed, or a window is over. */
+  /** A limit was changed, or a window is over: admits held jobs into all free slots, key by key. */
   #review(): void {
     this.state.reviewed = []
-    this.#admitLeft()
-    for (const { queue, limitKey } of this.#lines()) this.#admit({ queue, limitKey })
+    this.#admitMarked()
+    for (const { queue, limitKey } of this.#heldKeys()) this.#admit({ queue, limitKey })
   }
 
   #noOf(queue: string): number {
@@ -1051,59 +1083,60 @@ export class Model {
       const job = this.state.live.find((each) => each.born === born) as ModelJob
       const verdict = expired(job, job.hold?.worker ?? '')
       const effects = verdict.to === 'cancelled' && !failed ? job.cancelEffects : []
-      this.#land(job, failed ? { ...verdict, error: failed } : verdict, oracle, null)
+      this.#applyVerdict(job, failed ? { ...verdict, error: failed } : verdict, oracle, null)
       return this.#apply(effects)
     }
-    const answer = this.#wholeOrNot(() => rescue())
+    const answer = this.#atomically(() => rescue())
     if (isRefused(answer)) rescue(effectError(answer))
   }
 
-  /** Running, and its lease is over. */
-  lapsed(): ModelJob[] {
+  /** Running jobs whose lease has expired. */
+  expiredLeases(): ModelJob[] {
     const expiresAt = (job: ModelJob) => job.hold?.expiresAt ?? Number.POSITIVE_INFINITY
     return this.state.live
       .filter((job) => expiresAt(job) <= this.state.now)
       .sort((a, b) => expiresAt(a) - expiresAt(b) || a.born - b.born)
   }
 
-  /** Scheduled, and its time has come. */
+  /** Scheduled jobs that are due. */
   due(): ModelJob[] {
     return this.state.live
       .filter((job) => job.state === 'scheduled' && job.runAt <= this.state.now)
       .sort((a, b) => a.runAt - b.runAt || a.born - b.born)
   }
 
-  /** Never started, and now too late. */
+  /** Jobs that were never started, and whose latest start has passed. */
   overdue(): ModelJob[] {
     return this.state.live
       .filter((job) => isWaiting(job) && this.#isOverdue(job))
       .sort((a, b) => (a.startBefore ?? 0) - (b.startBefore ?? 0) || a.born - b.born)
   }
 
-  /** How much a prune would find: finished jobs, kv entries and dedup windows whose time is over. */
+  /** How much a prune would find: finished jobs, key-value entries, dedup windows and batches whose time is over. */
   garbage(): number {
-    const { ended, slots, now } = this.state
+    const { ended, dedupEntries, now } = this.state
     return (
-      [...ended.filter((job) => job.keepUntil <= now), ...slots.filter((slot) => slot.until <= now)].length +
+      [...ended.filter((job) => job.keepUntil <= now), ...dedupEntries.filter((dedupEntry) => dedupEntry.until <= now)]
+        .length +
       this.kv.garbage() +
       this.batches.garbage()
     )
   }
 
-  /** Which of them go first is the store's choice, so the model is never asked to leave some. */
+  /** Which of them are pruned first is the store's choice. So the model always prunes all of them. */
   #prune(max: number): number {
     const { now } = this.state
     const pruned = this.garbage()
     assert.ok(pruned <= max, 'more to prune than one sweep may: the model cannot know which')
     for (const job of this.state.ended) if (job.keepUntil <= now) this.batches.remember(job)
     this.state.ended = this.state.ended.filter((job) => job.keepUntil > now)
-    this.state.slots = this.state.slots.filter((slot) => slot.until > now)
+    this.state.dedupEntries = this.state.dedupEntries.filter((dedupEntry) => dedupEntry.until > now)
     this.kv.prune()
     this.#pruneBatches()
     return pruned
   }
 
-  /** What is left of their items is of none. */
+  /** Items that are still kept no longer belong to a batch. */
   #pruneBatches(): void {
     const isLeft = (job: ModelJob) => job.batch !== null && this.batches.find(job.batch) === undefined
     this.batches.drop((batch) => this.batches.isPast(batch))
@@ -1123,8 +1156,8 @@ export class Model {
   // By hand: cancel, requeue
 
   cancel(requests: readonly CancelRequest[], oracle: Oracle): CancelAnswer[] {
-    const answers = requests.map(({ id, effects }) => this.#wholeOrNot(() => this.#cancelOne(id, effects)))
-    return this.#settleUp(answers, oracle)
+    const answers = requests.map(({ id, effects }) => this.#atomically(() => this.#cancelOne(id, effects)))
+    return this.#endCall(answers, oracle)
   }
 
   #cancelOne(id: string, effects: EffectSet | null): CancelAnswer {
@@ -1142,7 +1175,7 @@ export class Model {
   }
 
   alter(requests: readonly AlterRequest[], oracle: Oracle): AlterAnswer[] {
-    return this.#settleUp(this.#alterAll(requests), oracle)
+    return this.#endCall(this.#alterAll(requests), oracle)
   }
 
   #alterAll(requests: readonly AlterRequest[]): AlterAnswer[] {
@@ -1178,7 +1211,7 @@ export class Model {
 
   purge({ queue, states }: PurgeRequest, oracle: Oracle): PurgeAnswer {
     const isMeant = (job: ModelJob) => job.queue === queue && (states as readonly string[]).includes(job.state)
-    return this.#settleUp({ deleted: this.#forget(isMeant) }, oracle)
+    return this.#endCall({ deleted: this.#forget(isMeant) }, oracle)
   }
 
   #forget(isMeant: (job: ModelJob) => boolean): number {
@@ -1189,12 +1222,14 @@ export class Model {
       this.#leave(job)
       this.batches.touch(job.batch)
     }
-    this.state.slots = this.state.slots.filter((slot) => !gone.some(({ born }) => born === slot.holder))
+    this.state.dedupEntries = this.state.dedupEntries.filter(
+      (dedupEntry) => !gone.some(({ born }) => born === dedupEntry.holder),
+    )
     return gone.length
   }
 
   requeue(ids: readonly string[], oracle: Oracle): RequeueAnswer[] {
-    return this.#settleUp(this.#requeueEach(ids), oracle)
+    return this.#endCall(this.#requeueEach(ids), oracle)
   }
 
   #requeueEach(ids: readonly string[]): RequeueAnswer[] {
@@ -1204,7 +1239,7 @@ export class Model {
       if (job.state !== 'dead' || this.batches.find(job.batch)?.isCancelled) return no('INVALID_STATE')
       const heldBy = this.#heldBy(job)
       if (heldBy !== undefined) return no('INVALID_STATE', { heldBy })
-      this.#revive(job)
+      this.#requeueJob(job)
       return { id }
     })
   }
@@ -1220,11 +1255,11 @@ export class Model {
       if (!(job.error?.message ?? '').includes(error)) continue
       const heldBy = this.#namesakeOf(job) ?? this.#cancelledBatchOf(job) ?? this.#keyHolder(job)
       if (heldBy === undefined) {
-        this.#revive(job)
+        this.#requeueJob(job)
         requeued += 1
       } else skipped.push({ id: job.id, heldBy })
     }
-    return this.#settleUp({ requeued, skipped }, oracle)
+    return this.#endCall({ requeued, skipped }, oracle)
   }
 
   #cancelledBatchOf({ batch: id }: ModelJob): string | undefined {
@@ -1232,13 +1267,13 @@ export class Model {
     return batch?.isCancelled ? batch.id : undefined
   }
 
-  /** By queue, then by death, then by birth. */
+  /** By queue, then the latest death, then the latest insertion. */
   #newestFirst(): ModelJob[] {
     const diedAt = (job: ModelJob) => job.finishedAt ?? 0
     return this.state.ended.toSorted((a, b) => compare(a.queue, b.queue) || diedAt(b) - diedAt(a) || b.born - a.born)
   }
 
-  /** Who keeps a dead job from coming back: a younger job that took its id, or who holds the key it held while it lived. */
+  /** What keeps a dead job from being requeued: a newer job with its id, or the job that holds its dedup key of scope `live`. */
   #heldBy(job: ModelJob): string | undefined {
     return this.#namesakeOf(job) ?? this.#keyHolder(job)
   }
@@ -1248,10 +1283,10 @@ export class Model {
   }
 
   #keyHolder(job: ModelJob): string | undefined {
-    return job.scope === 'live' && job.dedupKey !== null ? this.slot(job.queue, job.dedupKey)?.id : undefined
+    return job.scope === 'live' && job.dedupKey !== null ? this.dedupEntry(job.queue, job.dedupKey)?.id : undefined
   }
 
-  #revive(job: ModelJob): void {
+  #requeueJob(job: ModelJob): void {
     const fresh = {
       attempts: 0,
       freeReleases: 0,
@@ -1265,14 +1300,14 @@ export class Model {
     this.state.ended = this.state.ended.filter((other) => other !== job)
     this.state.live.push(job)
     job.annotations = null
-    this.batches.rearm(job.batch)
+    this.batches.reopen(job.batch)
     this.#wait(job, this.state.now, false)
     if (job.scope === 'live' && job.dedupKey !== null) this.#take(job, job.dedupKey, Number.POSITIVE_INFINITY)
   }
 
   // Reads
 
-  /** An id names the youngest job that has it. */
+  /** An id names the newest job that has it. */
   find(id: string): ModelJob | undefined {
     const named = [...this.state.live, ...this.state.ended].filter((job) => job.id === id)
     return named.sort((a, b) => b.born - a.born)[0]
@@ -1307,16 +1342,16 @@ export class Model {
     })
   }
 
-  /** The state without what only tells how it came about: ticks become ranks. Models of one essence act alike. */
-  essence(): string {
-    const { live, slots, kv, tick, ...rest } = this.state
+  /** The state in canonical form: ticks become ranks. Models with the same form behave in the same way. */
+  canonicalForm(): string {
+    const { live, dedupEntries, kv, tick, ...rest } = this.state
     const births = [...live, ...rest.ended].map(({ born }) => born).sort((a, b) => a - b)
     const turns = new Map(this.state.queues.flatMap((queue) => this.inOrder([queue]).map((job, turn) => [job, turn])))
     const essential = live
-      .map((job) => ({ ...job, born: births.indexOf(job.born), turn: turns.get(job) ?? 0, line: null }))
+      .map((job) => ({ ...job, born: births.indexOf(job.born), turn: turns.get(job) ?? 0, heldPlace: null }))
       .sort((a, b) => a.born - b.born)
-    const holders = slots.map((slot) => ({ ...slot, holder: births.indexOf(slot.holder) }))
-    const ended = rest.ended.map((job) => ({ ...job, born: births.indexOf(job.born), turn: 0, line: null }))
+    const holders = dedupEntries.map((dedupEntry) => ({ ...dedupEntry, holder: births.indexOf(dedupEntry.holder) }))
+    const ended = rest.ended.map((job) => ({ ...job, born: births.indexOf(job.born), turn: 0, heldPlace: null }))
     return JSON.stringify([essential, holders, { ...rest, ended }, kv.entries, kv.versions])
   }
 
@@ -1325,12 +1360,12 @@ export class Model {
     return this.state.tick
   }
 
-  #mention(queue: string): void {
+  #addQueue(queue: string): void {
     if (!this.state.queues.includes(queue)) this.state.queues.push(queue)
   }
 
-  /** Runs it, and takes everything back where it answers with a refusal. */
-  #wholeOrNot<T>(action: () => T): T {
+  /** Runs the action, and undoes everything if it answers with a refusal. */
+  #atomically<T>(action: () => T): T {
     const before = copyOf(this.state)
     const answer = action()
     if (isRefused(answer)) this.state = before
@@ -1338,16 +1373,16 @@ export class Model {
   }
 }
 
-/** Jobs are changed in place; everything else is replaced, never changed, so that copies may share it. */
+/** Jobs are changed in place, so they are copied. Everything else is replaced, never changed, so copies may share it. */
 function copyOf(state: ModelState): ModelState {
   const copies = (jobs: readonly ModelJob[]) => jobs.map((job) => ({ ...job }))
-  const { live, ended, slots, settings, paused, queues, kv, batches } = state
+  const { live, ended, dedupEntries, settings, paused, queues, kv, batches } = state
   return {
     ...state,
-    ...{ live: copies(live), ended: copies(ended), slots: [...slots], settings: [...settings] },
+    ...{ live: copies(live), ended: copies(ended), dedupEntries: [...dedupEntries], settings: [...settings] },
     ...{
       paused: [...paused],
-      ...{ left: [...state.left], reviewed: [...state.reviewed] },
+      ...{ keysToAdmit: [...state.keysToAdmit], reviewed: [...state.reviewed] },
       queues: [...queues],
       kv: { ...kv, entries: [...kv.entries], versions: [...kv.versions] },
       batches: { ...batches },
@@ -1375,26 +1410,26 @@ function byFront(a: ModelJob, b: ModelJob): number {
   return Number(b.front) - Number(a.front)
 }
 
-/** In the order of a line. */
-function byLine(a: ModelJob, b: ModelJob): number {
-  return a.priority - b.priority || Number(b.front) - Number(a.front) || a.line.turn - b.line.turn
+/** In the order of held jobs. */
+function byHeldOrder(a: ModelJob, b: ModelJob): number {
+  return a.priority - b.priority || Number(b.front) - Number(a.front) || a.heldPlace.turn - b.heldPlace.turn
 }
 
-function isSameLine(a: Keyed, b: Keyed): boolean {
+function isSameLimitKey(a: Keyed, b: Keyed): boolean {
   return a.queue === b.queue && a.limitKey === b.limitKey
 }
 
-/** `used`: starts that count for a rate, and those that are reserved. */
+/** `used`: starts that count for a rate, and reserved starts. */
 function freeSlots(
   limit: Limit | null,
   { admitted, used }: { readonly admitted: number; readonly used: number },
 ): number {
-  const places = (limit?.concurrency ?? Number.POSITIVE_INFINITY) - admitted
+  const slots = (limit?.concurrency ?? Number.POSITIVE_INFINITY) - admitted
   const starts = (limit?.rate?.count ?? Number.POSITIVE_INFINITY) - used
-  return Math.min(places, starts)
+  return Math.min(slots, starts)
 }
 
-/** Of a job that is done, what was said of it; of any other, what its run has cost. */
+/** All annotations of a job that is done, and only the costs of any other. */
 function annotationsOf(settlement: Settlement): Annotations | null {
   if (settlement.as === 'done') return settlement.annotations ?? null
   const costs: Costs | null = 'costs' in settlement ? (settlement.costs ?? null) : null
@@ -1425,11 +1460,11 @@ function record(job: ModelJob): JobRecord {
     keepUntil,
     ...rest
   } = job
-  const { goesAtEnd, line, ...known } = rest
+  const { isDeletedAtEnd, heldPlace, ...known } = rest
   return known
 }
 
-/** The sentence is the store's own; codes and facts are the contract's. */
+/** A refusal without a sentence: codes and facts are part of the contract, sentences are not. */
 function no(code: ErrorCode, facts: Refused['facts'] = {}): Refused {
   return refuse(code, '', facts)
 }
@@ -1438,7 +1473,7 @@ function effectError({ refused, message }: Refused): JobError {
   return { name: 'EffectFailed', code: refused, message }
 }
 
-/** Runs what may be done in parts without a pause. */
+/** Runs all parts without interruption. */
 export function toEnd<T>(parts: Generator<void, T>): T {
   for (;;) {
     const part = parts.next()

@@ -1,5 +1,5 @@
-// The whole state, as a store shows it and as a model has it: every record with its history, the lists in their order,
-// the counts, the key-value side. The store is read page by page with small pages, so that paging is judged along the way.
+// Compares the whole state of store and model: every record with its history, the lists in their order, the counts, batches and
+// the key-value store. The store is read in small pages, so that paging is tested too.
 
 import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
@@ -18,7 +18,7 @@ export interface Observed {
   /** In the order of the pages, each with its items. */
   readonly batches: readonly (readonly [batch: BatchRecord, items: readonly JobRecord[]])[]
   readonly keyed: readonly (readonly [key: string, batch: BatchRecord | null])[]
-  /** The ids that are used again and again, and what each names now. */
+  /** The ids that several jobs share, each with the job that it names now. */
   readonly named: readonly (readonly [id: string, job: JobRecord | null])[]
 }
 
@@ -58,7 +58,7 @@ async function readKv(store: Store): Promise<Observed['kv']> {
     after = page.next
     if (after === null) return entries
   }
-  throw new assert.AssertionError({ message: 'the pages of kv never end' })
+  throw new assert.AssertionError({ message: 'the pages of the key-value store never end' })
 }
 
 async function readBatches(store: Store): Promise<Observed['batches']> {
@@ -80,7 +80,7 @@ export function differenceOf(model: Model, observed: Observed): string | null {
   return contentsDiffer(model, observed) ?? listsDiffer(model, observed)
 }
 
-/** The same, whatever the order. */
+/** The same, without the order of lists. */
 export function contentsDiffer(model: Model, observed: Observed): string | null {
   const parts = [recordsDiffer, namesDiffer, statsDiffer, kvDiffers, batchesDiffer]
   return parts.map((differs) => differs(model, observed)).find((difference) => difference !== null) ?? null
@@ -95,7 +95,7 @@ function recordsDiffer(model: Model, { records }: Observed): string | null {
   return `the store has ${real.length} jobs of ${expected.length}; it shows\n${show(plain(is), true)}\nwhere there should be\n${show(plain(should), true)}`
 }
 
-/** An id names the youngest job that has it. */
+/** An id names the newest job that has it. */
 function namesDiffer(model: Model, { named }: Observed): string | null {
   for (const [id, real] of named) {
     const expected = model.job(id)
@@ -105,7 +105,7 @@ function namesDiffer(model: Model, { named }: Observed): string | null {
   return null
 }
 
-/** Ready jobs in the order of a claim, scheduled ones as they come due, finished ones newest first. */
+/** Ready jobs are listed in the order of a claim, scheduled ones by due time, finished ones newest first. */
 function listsDiffer(model: Model, { records }: Observed): string | null {
   for (const queue of model.state.queues) {
     const of = (state: string) => records.filter((job) => job.queue === queue && job.state === state)
@@ -148,7 +148,7 @@ function withoutAge({ oldestWaitingMs, ...counts }: QueueStats) {
   return { ...counts, hasWaiting: oldestWaitingMs !== null }
 }
 
-/** After the clock was set back nobody can say who has waited longest; the age is then only bounded. */
+/** After the clock was set back, the longest waiting time is not defined. Then the age is only bounded. */
 function agesAgree(model: Model, real: QueueStats, expected: QueueStats | undefined): boolean {
   const [age, atMost] = [real.oldestWaitingMs, expected?.oldestWaitingMs ?? null]
   if (!model.state.wasSetBack || age === null || atMost === null) return age === atMost
@@ -163,7 +163,7 @@ function kvDiffers(model: Model, { kv }: Observed): string | null {
       const real = kv[i]
       return real !== undefined && real.key === entry.key && model.kv.acceptsEntry(entry.key, entry, real)
     })
-  return agree ? null : `kv holds\n${show(kv, true)}\nand should hold\n${show(expected, true)}`
+  return agree ? null : `the key-value store has\n${show(kv, true)}\nand should have\n${show(expected, true)}`
 }
 
 function batchesDiffer(model: Model, { batches, keyed }: Observed): string | null {

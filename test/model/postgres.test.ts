@@ -5,7 +5,7 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 import { Schemas } from '../support/schemas.ts'
-import { runModel, tellStories } from './run.ts'
+import { runModel, runStories } from './run.ts'
 
 let database: Database
 let pool: Pool
@@ -14,7 +14,7 @@ let schemas: Schemas
 before(async () => {
   database = await testDatabase()
   pool = new Pool({ connectionString: database.url, max: 10 })
-  pool.on('error', () => {}) // a connection on its way out may still hear that its database goes
+  pool.on('error', () => {}) // a connection that is closing may still be notified that its database is dropped
   schemas = new Schemas(pool, 'model')
 })
 
@@ -35,6 +35,6 @@ async function inSchema(clock: VirtualClock) {
   })
 }
 
-test('the store does what the model says', (t) => runModel(t, inSchema, { runs: 25 }))
+test('the store agrees with the model in random runs', (t) => runModel(t, inSchema, { runs: 25 }))
 
-test('the store does what the model says when', (t) => tellStories(t, inSchema))
+test('the store agrees with the model in every story', (t) => runStories(t, inSchema))

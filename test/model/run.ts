@@ -1,9 +1,10 @@
-// The runner: random steps against store and model, under a seed that is told and that replays.
+// The runner: random steps against store and model. The seed is printed, and replays the run.
 //
-//   HOLDFAST_MODEL_SEED=1 HOLDFAST_MODEL_PATH=7 npm test -- test/model/sqlite.test.ts    makes run 7 of seed 1 again
-//   HOLDFAST_MODEL_RUNS=10000 npm test -- test/model/sqlite.test.ts                      looks longer
+//   HOLDFAST_MODEL_SEED=1 HOLDFAST_MODEL_PATH=7 npm test -- test/model/sqlite.test.ts    repeats run 7 of seed 1
+//   HOLDFAST_MODEL_RUNS=10000 npm test -- test/model/sqlite.test.ts                      makes more runs
 //
-// Steps are plain data in an array rather than `fc.commands`, whose replay needs a log of what ran besides seed and path.
+// Steps are plain data in an array. The alternative is `fc.commands`, but its replay needs a log of what ran besides seed and
+// path.
 
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
@@ -17,7 +18,7 @@ import type { Step } from './steps.ts'
 import { stories } from './stories.ts'
 import { Disagreement, World } from './world.ts'
 
-/** Opens a store of its own, empty, on this clock. */
+/** Opens a new, empty store with this clock. */
 export type OpenStore = (clock: VirtualClock) => Promise<Store>
 
 export interface RunOptions {
@@ -25,24 +26,24 @@ export interface RunOptions {
   readonly seed: number
   /** Makes only this run of the seed. */
   readonly path?: string
-  /** Whether to look for the smallest list of steps; on unless said otherwise. */
+  /** Whether to look for the smallest list of steps. Default: true. */
   readonly shrinks?: boolean
 }
 
 export interface Finding {
   readonly seed: number
   readonly path: string
-  /** The steps that show it. */
+  /** The steps that show the difference. */
   readonly steps: readonly Step[]
   readonly difference: string
   readonly trace: readonly string[]
 }
 
 const compareEvery = 5
-/** A slow store must not use up the test's time before anything was said. */
+/** A slow store must not use up the time of the test before the finding is printed. */
 const shrinkMaxMs = 60_000
 
-/** Tells the seed; fails with everything needed to replay. */
+/** Prints the seed. Fails with everything that a replay needs. */
 export async function runModel(t: TestContext, open: OpenStore, { runs }: Pick<RunOptions, 'runs'>): Promise<void> {
   const { HOLDFAST_MODEL_SEED, HOLDFAST_MODEL_PATH, HOLDFAST_MODEL_RUNS } = process.env
   const seed = Number(HOLDFAST_MODEL_SEED ?? Date.now() % 0x7fffffff)
@@ -53,11 +54,11 @@ export async function runModel(t: TestContext, open: OpenStore, { runs }: Pick<R
   if (finding) assert.fail(report(finding))
 }
 
-/** Store and model go through every story together. */
-export async function tellStories(t: TestContext, open: OpenStore): Promise<void> {
+/** Runs every story against store and model. */
+export async function runStories(t: TestContext, open: OpenStore): Promise<void> {
   for (const [title, story] of Object.entries(stories)) {
     await t.test(title, async () => {
-      const end = await live(open, story)
+      const end = await runSteps(open, story)
       if (end) assert.fail(`${end.message}\n${end.trace.slice(-tailMax).join('\n')}`)
     })
   }
@@ -65,14 +66,14 @@ export async function tellStories(t: TestContext, open: OpenStore): Promise<void
 
 const tailMax = 30
 
-/** The first disagreement, shrunk; null where all runs agree. */
+/** The first disagreement, shrunk. Null: all runs agree. */
 export async function findDisagreement(
   open: OpenStore,
   { runs, shrinks = true, ...replay }: RunOptions,
 ): Promise<Finding | null> {
   let first: Disagreement | null = null
   const property = fc.asyncProperty(drawnRuns, async (drawn) => {
-    first ??= await live(open, drawn)
+    first ??= await runSteps(open, drawn)
     return first === null
   })
   const { failed, counterexample, counterexamplePath } = await fc.check(property, {
@@ -83,19 +84,19 @@ export async function findDisagreement(
   if (!failed) return null
   const drawn = counterexample?.[0] ?? []
   const until = performance.now() + shrinkMaxMs
-  const fails = async (fewer: readonly Step[]) => performance.now() < until && (await live(open, fewer)) !== null
+  const fails = async (fewer: readonly Step[]) => performance.now() < until && (await runSteps(open, fewer)) !== null
   const fewest = shrinks ? await shrink(drawn, fails) : drawn
-  // Calls that race may meet in another way each time: then what was seen first is all there is.
-  const end = (await live(open, fewest)) ?? (first as Disagreement | null)
-  assert.ok(end, 'what failed before fails again')
+  // Racing calls may interleave differently each time. Then only the first disagreement is known.
+  const end = (await runSteps(open, fewest)) ?? (first as Disagreement | null)
+  assert.ok(end, 'steps that failed before fail again, or the first disagreement is known')
   const { message: difference, trace } = end
   return { seed: replay.seed, path: counterexamplePath ?? '', steps: fewest, difference, trace }
 }
 
-/** One run: a fresh store, the steps, the end. Null, or how it went wrong. */
-export async function live(open: OpenStore, drawn: readonly Step[]): Promise<Disagreement | null> {
+/** One run: a fresh store, the steps, the checks at the end. Null: store and model agree. */
+export async function runSteps(open: OpenStore, drawn: readonly Step[]): Promise<Disagreement | null> {
   return inWorld(open, async (world, store) => {
-    if (drawn.length % 2 === 0) await world.watch() // who is watched must do as who is not
+    if (drawn.length % 2 === 0) await world.watch() // a watched store must behave like an unwatched one
     for (const [i, step] of drawn.entries()) {
       await world.make(step)
       if (i % compareEvery === compareEvery - 1) await world.compare()
@@ -104,7 +105,7 @@ export async function live(open: OpenStore, drawn: readonly Step[]): Promise<Dis
   })
 }
 
-/** The kinds of answers that a run meets. Only the steps are made: to compare and to finish would add none. */
+/** The kinds of answers in a run. Only the steps are made: comparing and finishing would add none. */
 export async function kindsMet(open: OpenStore, drawn: readonly Step[]): Promise<ReadonlySet<string>> {
   const kinds = new Set<string>()
   const end = await inWorld(open, async (world) => {

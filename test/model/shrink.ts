@@ -1,10 +1,10 @@
-// From sixty steps that fail to the few that matter: parts of the list are left out, larger parts first, then parts of each
-// step, for as long as what is left still fails. fast-check shrinks too, but element by element: of one disagreement it
-// left 17 steps after 400 tries, where this leaves 5. So fast-check draws the steps and replays them, and this shrinks.
+// Shrinks sixty failing steps to the few that matter: removes parts of the list, larger parts first, then parts of each step, as
+// long as the rest still fails. fast-check shrinks too, but element by element: for one disagreement it left 17 steps after 400
+// tries, where this leaves 5. So fast-check draws the steps and replays them, and this shrinks them.
 
 import type { Step } from './steps.ts'
 
-/** Each try is a whole run; this many take some seconds. */
+/** Each try is a whole run. This many take a few seconds. */
 const triesMax = 600
 
 export async function shrink(
@@ -13,7 +13,7 @@ export async function shrink(
 ): Promise<Step[]> {
   let best = [...steps]
   let tries = 0
-  /** Whether one of the candidates fails too; then it is the best. */
+  /** Whether one of the candidates fails too. Then it becomes the best. */
   const improve = async (candidates: Iterable<Step[]>): Promise<boolean> => {
     for (const candidate of candidates) {
       if (tries >= triesMax) return false
@@ -43,7 +43,7 @@ function* simplerThan(steps: readonly Step[]): Generator<Step[]> {
 
 const mayBeNull = ['headers', 'timeoutMs', 'runIn', 'startIn', 'dedup', 'idempotencyKey', 'givenId', 'effects', 'ttlMs']
 
-/** Everything that is the same but for one thing left out. */
+/** Every copy of the value with one thing left out. */
 function* variants(value: unknown): Generator<unknown> {
   if (Array.isArray(value)) {
     if (value.length > 1) for (const i of value.keys()) yield value.toSpliced(i, 1)

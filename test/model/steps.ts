@@ -1,6 +1,6 @@
-// What may happen, as data: the moves that are drawn, shrunk and printed. A move does not name a job or a fence but
-// says how to pick one ("the third of the holds that are gone"), so that it means something in every world it is tried in,
-// also after shrinking took away half of what came before. The universe is small on purpose: two dozen names meet often.
+// The moves of a run, as data: they are drawn, shrunk and printed. A move does not name a job or a fence, but says how to pick
+// one ("the third of the lost holds"). So it has a meaning in every state, also after shrinking has removed half of the moves
+// before it. There are only two dozen names, so that they collide often.
 
 import type { Annotations, Costs, JobState } from '../../src/job/record.ts'
 import type { BatchAction, PurgeState } from '../../src/store/store.ts'
@@ -16,7 +16,7 @@ export const kvKeys = ['x', 'x/1', 'x/é', 'y'] as const
 export const payloads = ['{"n":1}', '{"n":2}', '"é\\n"', 'null'] as const
 export const givenIds = [1, 2, 3].map((n) => `00000000-0000-4000-8000-00000000000${n}`)
 
-/** Which of several: an index into those that qualify, or into all of them when none does. */
+/** Picks one of several: an index into those that qualify, or into all of them if none does. */
 export interface Pick<Among extends string> {
   readonly among: Among
   readonly nth: number
@@ -26,12 +26,12 @@ export type HoldPick = Pick<'current' | 'gone' | 'any'>
 export type JobPick = Pick<'waiting' | 'scheduled' | 'running' | 'dead' | 'ended' | 'any' | 'unknown'>
 export type BatchPick = Pick<'open' | 'closed' | 'finished' | 'any' | 'unknown'>
 
-/** Times are relative: they become times when the move is made. */
+/** Times are relative to the moment when the move is made. */
 export interface JobSpec {
   readonly queue: string
   readonly payload: string
   readonly headers: string | null
-  /** Null: what the queue's definition says. */
+  /** Null: the value of the queue's definition. */
   readonly priority: number | null
   readonly maxAttempts: number | null
   readonly timeoutMs: number | null
@@ -91,10 +91,10 @@ export interface LimitSpec {
   readonly starts: number | null
 }
 
-/** The same for all rates: what a window that is changed does to starts that were noted is not promised. */
+/** The same for all rates: what a changed window does to recorded starts is not promised. */
 export const windowMs = 5_000
 
-/** Which version of an entry is expected to stand there. */
+/** The version that a write expects of an entry. */
 export type ExpectSpec = 'current' | 'stale' | 'absent' | 'never'
 
 export type KvSpec =
@@ -159,10 +159,10 @@ export type Move =
       readonly retainDoneMs: number
       readonly retainDeadMs: number
       readonly onDead: string | null
-      /** Of jobs that do not state them. */
+      /** For jobs that do not set them. */
       readonly attempts: number
       readonly priority: number
-      /** Of the queue, and of each limit key. */
+      /** The limits of the queue and of each limit key. */
       readonly limit: LimitSpec | null
       readonly keyLimit: LimitSpec | null
     }
@@ -172,17 +172,17 @@ export type Move =
       readonly concurrency: number | null
       readonly failShare: number | null
       readonly retainMs: number
-      /** The job that tells of its completion. */
+      /** The completion job. */
       readonly onComplete: JobSpec | null
     }
   | {
       readonly do: 'addItems'
       readonly batch: BatchPick
-      /** Where the submission goes on; `hole`: with an item missing before; null: wherever it is. */
+      /** Where the submission continues. `hole`: one item is missing before it. Null: at the end, whatever that is. */
       readonly at: 'next' | 'again' | 'hole' | null
       readonly jobs: readonly JobSpec[]
     }
-  | { readonly do: 'steer'; readonly batch: BatchPick; readonly as: BatchAction; readonly by: string | null }
+  | { readonly do: 'control'; readonly batch: BatchPick; readonly as: BatchAction; readonly by: string | null }
   | {
       readonly do: 'items'
       readonly batch: BatchPick
@@ -204,5 +204,5 @@ export type Move =
 export type Step =
   | Move
   | { readonly do: 'pass'; readonly ms: number }
-  /** Calls that start together; any order of them may be the one that happened. */
+  /** Calls that start at once. They may take effect in any order. */
   | { readonly do: 'race'; readonly moves: readonly Move[] }

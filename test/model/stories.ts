@@ -1,5 +1,5 @@
-// Runs that were worth keeping: each is a list of steps that a store once got wrong, or that chance would take too long to
-// come by. They are told to store and model like any other run.
+// Fixed runs. Each is a list of steps that a store once got wrong, or that random runs would rarely produce. They run against
+// store and model like any other run.
 
 import { bounds } from '../../src/job/bounds.ts'
 import type { BatchAction } from '../../src/store/store.ts'
@@ -18,14 +18,14 @@ const oneStart = { concurrency: null, starts: 1 }
 const cancel: Move = { do: 'cancel', cancels: [{ job: { among: 'waiting', nth: 0 }, effects: null }] }
 
 export const stories: Readonly<Record<string, readonly Step[]>> = {
-  'the id of a window holder that has ended is used again, in another queue; a replace leaves that job alone': [
+  'if the holder of a dedup window has ended and its id is used in another queue, a replace leaves that job alone': [
     enqueue({ givenId, dedup: { key: 'k1', scope: 40_000, replace: false } }),
     cancel,
     enqueue({ givenId, queue: 'b' }),
     enqueue({ dedup: { key: 'k1', scope: 'live', replace: true }, payload: '{"n":2}' }),
   ],
 
-  'an id names its youngest job: requeueAll leaves a dead one whose id was taken since, and says so': [
+  'an id names its newest job: requeueAll skips and reports a dead job whose id was used again': [
     enqueue({ givenId }),
     ...die,
     enqueue({ givenId }),
@@ -36,7 +36,7 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     cancel,
   ],
 
-  'of two dead jobs of one id requeueAll brings back the younger, and a dry run says the same': [
+  'of two dead jobs with one id requeueAll requeues the newer, and a dry run reports the same': [
     enqueue({ givenId }),
     ...die,
     enqueue({ givenId }),
@@ -45,7 +45,7 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     requeueAll(false),
   ],
 
-  'newest is who died last, whatever retention says': [
+  'the newest dead job is the one that died last, whatever its retention': [
     define(Number.POSITIVE_INFINITY),
     enqueue({ dedup: { key: 'k1', scope: 'live', replace: false } }),
     ...die,
@@ -57,7 +57,7 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     requeueAll(false),
   ],
 
-  'the effects of a cancel request cannot be applied: the job is cancelled all the same': [
+  'a job is cancelled even if the effects of the cancel request cannot be applied': [
     enqueue({ givenId }),
     claim,
     enqueue({ givenId: otherId }),
@@ -76,7 +76,7 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     release,
   ],
 
-  'two that come to a gate with one call are let in in their order, where one less urgent came before': [
+  'two jobs that reach a limit key in one call are admitted in their order, also after a less urgent job of the key': [
     enqueue({ limitKey: 't1' }),
     claim,
     enqueue({ limitKey: 't1', priority: 9 }),
@@ -93,7 +93,7 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     },
   ],
 
-  'who comes to a gate later, or goes without having had room, lets nobody in now, though its limit was raised': [
+  'after a limit is raised, a new scheduled job or the delete or cancel of a held job admits no job before the sweep': [
     { ...define(10_000), keyLimit: { concurrency: 1, starts: null } },
     ...Array.from({ length: 4 }, () => enqueue({ limitKey: 't1' })),
     { ...define(10_000), keyLimit: { concurrency: 3, starts: null } },
@@ -106,48 +106,48 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     { do: 'cancel', cancels: [{ job: { among: 'waiting', nth: 2 }, effects: null }] },
   ],
 
-  "what is too late to be started takes nobody's place in a claim of several lanes": [
+  'jobs past their latest start take no place of other jobs in a claim of several lanes': [
     enqueue({ priority: 0 }),
     ...[1, 2, 3, 4].map((priority) => enqueue({ queue: 'b', priority, startIn: -1 })),
     enqueue({ priority: 5 }),
     { ...claim, max: 2 },
   ],
 
-  'a retry of what failed begins another round, which is told as well': [
+  'a retry of failed items begins another round, with a completion of its own': [
     {
       ...{ do: 'openBatch', key: 'b1', concurrency: 1, failShare: null, retainMs: 20_000 },
       onComplete: { ...plainJob(), queue: 'c' },
     },
     { do: 'addItems', batch: { among: 'open', nth: 0 }, at: null, jobs: [plainJob(), plainJob()] },
-    steer('close'),
+    control('close'),
     ...die,
-    steer('pause'),
-    steer('resume'),
+    control('pause'),
+    control('resume'),
     ...die,
-    steer('retryFailed'),
+    control('retryFailed'),
     ...die,
     claim,
     { do: 'pass', ms: 6_000 },
     { do: 'sweep', max: 100 },
     ...die,
-    steer('retryFailed'),
-    steer('cancel'),
-    steer('delete'),
+    control('retryFailed'),
+    control('cancel'),
+    control('delete'),
   ],
 
-  'more windows end than a sweep may take: it says that there is more': [
+  'a sweep reports that there is more if more windows end than it may handle': [
     ...['a', 'b', 'c'].map((queue) => ({ ...define(20_000), queue, limit: oneStart, keyLimit: oneStart })),
     ...['a', 'b', 'c'].map((queue) => enqueue({ queue, limitKey: 't1' })),
   ],
 
-  'only the newest attempts are kept': [
+  'the history keeps only the newest attempts': [
     enqueue({}),
     ...Array.from({ length: bounds.attemptsKept + 3 }, () => [claim, release]).flat(),
     ...die,
     requeueAll(false),
   ],
 
-  'a job may be released a thousand times, and then is dead': [
+  'a job may be released a thousand times, then the next release makes it dead': [
     enqueue({}),
     ...Array.from({ length: bounds.freeReleases + 1 }, () => [claim, release]).flat(),
   ],
@@ -161,8 +161,8 @@ function settle(spec: SettleSpec): Move {
   return { do: 'settle', settles: [spec] }
 }
 
-function steer(as: BatchAction): Move {
-  return { do: 'steer', batch: { among: 'any', nth: 0 }, as, by: 'ada' }
+function control(as: BatchAction): Move {
+  return { do: 'control', batch: { among: 'any', nth: 0 }, as, by: 'ada' }
 }
 
 function requeueAll(dryRun: boolean): Move {

@@ -1,7 +1,8 @@
-// A store, a virtual clock, and the models that could be it. There is one model until calls race: then every order of them
-// is tried on a copy, the orders that explain answers and state stay, and what comes later tells them apart. Where no order
-// does, calls that go part by part (a claim from lane to lane, a sweep from task to task) may have had others come in
-// between. A step fails when no model is left.
+// A store, a virtual clock, and the models that may describe the store.
+//
+// There is one model until calls race. Then every order of the calls is tried on a copy. The orders that explain answers and
+// state are kept, and later answers decide between them. If no order explains them, calls are tried in parts, with other calls in
+// between (a claim goes from lane to lane, a sweep from task to task). A step fails when no model is left.
 
 import { isDeepStrictEqual } from 'node:util'
 import type { JobRecord } from '../../src/job/record.ts'
@@ -12,9 +13,9 @@ import { type Answered, type Call, kvGetCall, type Race, show, toCall } from './
 import { type Lane, Model, type Oracle } from './model.ts'
 import { differenceOf, observe, readRecords } from './observe.ts'
 import { kvKeys, type Step } from './steps.ts'
-import { Told } from './told.ts'
+import { WatchCheck } from './watch-check.ts'
 
-/** Store and model disagree: the judge's finding. */
+/** Store and model disagree. */
 export class Disagreement extends Error {
   readonly trace: readonly string[]
 
@@ -28,11 +29,11 @@ export class Disagreement extends Error {
 export class World {
   readonly #store: Store
   readonly #clock: VirtualClock
-  readonly #told: Told
+  readonly #watch: WatchCheck
   readonly #holds: LeaseRef[] = []
   readonly #fences = new Set<string>()
   readonly #ids = new Set<string>()
-  /** Every kind of answer that was met. */
+  /** Every kind of answer so far. */
   readonly kinds = new Set<string>()
   readonly #trace: (() => string)[] = []
   readonly #finished: FinishedBatch[] = []
@@ -42,17 +43,17 @@ export class World {
   constructor(store: Store, clock: VirtualClock) {
     this.#store = store
     this.#clock = clock
-    this.#told = new Told(store)
+    this.#watch = new WatchCheck(store)
     store.subscribe({ onFinished: (finished) => this.#finished.push(finished) })
     this.#models = [new Model(clock.now(), { admitsLate: !store.claimsFollowEnqueues })]
   }
 
-  /** Everything that was asked and answered so far. */
+  /** Every call and answer so far. */
   get trace(): string[] {
     return this.#trace.map((line) => line())
   }
 
-  /** Any of the models; they answer alike to all that was asked so far. */
+  /** Any of the models. They agree on all answers so far. */
   get model(): Model {
     return this.#models[0] as Model
   }
@@ -72,7 +73,7 @@ export class World {
     return this.call(toCall(step, this.#scene()))
   }
 
-  /** Makes the calls, all at once where there are several, and keeps the models that explain the answers. */
+  /** Makes the calls, all at once if there are several, and keeps the models that explain the answers. */
   async call(...calls: Call[]): Promise<void> {
     const answered = await Promise.all(calls.map((call) => call(this.#store)))
     this.#trace.push(() => answered.map((each) => each.text()).join('\n  while '))
@@ -101,7 +102,7 @@ export class World {
     const observed = await observe(this.#store)
     const lanes = lanesOf(observed.records)
     const orders = permutations(answered)
-    const births: string[][] = [] // who commits first need not have been inserted first
+    const births: string[][] = [] // the first to commit need not be the first inserted
     let firstDifference: string | null = null
     const explains = (model: Model, difference: string | null): boolean => {
       model.adoptAdmissions(observed.records)
@@ -122,29 +123,29 @@ export class World {
         ? inOrder
         : this.#models.flatMap((model) => {
             const ends = interleaved(model, answered, { oracle, lanes })
-            return ends.find((end) => explains(end, null)) ?? [] // one is enough: there may be thousands, all alike
+            return ends.find((end) => explains(end, null)) ?? [] // one is enough: there may be thousands of equal ones
           })
     const bornOtherwise = explained.flatMap((model) => births.map((ids) => model.bornInOrder(ids)))
     if (explained.length === 0) this.#fail(firstDifference ?? 'no model is left', orders.length)
     this.#models = distinct([...explained, ...bornOtherwise.filter((model) => differenceOf(model, observed) === null)])
   }
 
-  /** The whole state agrees. */
+  /** Compares the whole state of store and model. */
   async compare(): Promise<void> {
     const observed = await observe(this.#store)
     this.keep((model) => differenceOf(model, observed) ?? this.#completionsDiffer(model))
-    const untold = await this.#told.differenceOf(observed.records)
-    if (untold !== null) this.#fail(untold, 1)
+    const missed = await this.#watch.differenceOf(observed.records)
+    if (missed !== null) this.#fail(missed, 1)
   }
 
   #completionsDiffer({ batches }: Model): string | null {
-    if (batches.hasTold(this.#finished)) return null
-    return `completions told are ${show(this.#finished)} and should be ${show(batches.told)}`
+    if (batches.hasSameCompletions(this.#finished)) return null
+    return `the reported completions are ${show(this.#finished)} and should be ${show(batches.completions)}`
   }
 
-  /** From now on everything that happens must be told. */
+  /** From now on every transition must be reported by the watch. */
   watch(): Promise<void> {
-    return this.#told.begin([])
+    return this.#watch.begin([])
   }
 
   /** Keeps the models that do not differ. */
@@ -174,35 +175,38 @@ export class World {
     }
   }
 
-  /** A fence is never given out twice, and long enough to hold 128 bits. */
+  /** A fence is never given twice, and is long enough for 128 bits. */
   #checkFences(answered: readonly Answered[]): void {
     for (const { id, fence } of answered.flatMap(({ claimed }) => claimed)) {
-      if (this.#fences.has(fence)) this.#fail(`the fence ${fence} was given out before`, 1)
+      if (this.#fences.has(fence)) this.#fail(`the fence ${fence} was given before`, 1)
       if (fence.length < 22) this.#fail(`the fence ${fence} is too short for 128 random bits`, 1)
       this.#fences.add(fence)
       this.#holds.push({ id, fence })
     }
   }
 
-  /** Fences as the store gave them; notices as the store made them: jobs nobody knew, that tell of this death. */
+  /**
+   * The choices of the store: fences from its answers, and ids of notices and completions from new jobs that have such a payload.
+   */
   async oracle(answered: readonly Answered[] = []): Promise<Oracle> {
     const claimed = answered.flatMap((each) => each.claimed)
     const fences = new Map(claimed.map(({ id, fence }) => [id, fence]))
     const turns = new Map(claimed.map(({ id }, turn) => [id, turn]))
     const { settings, batches } = this.model.state
-    const told = batches.batches.flatMap(({ onComplete }) => onComplete?.job.queue ?? [])
-    const targets = new Set([...settings.flatMap(({ onDead }) => onDead ?? []), ...told])
-    const strangers: JobRecord[] = []
+    const completionQueues = batches.batches.flatMap(({ onComplete }) => onComplete?.job.queue ?? [])
+    const targets = new Set([...settings.flatMap(({ onDead }) => onDead ?? []), ...completionQueues])
+    const newJobs: JobRecord[] = []
     for (const queue of targets) {
       const records = await readRecords(this.#store, { queue, state: null })
-      strangers.push(...records.filter(({ id }) => !this.#ids.has(id)))
+      newJobs.push(...records.filter(({ id }) => !this.#ids.has(id)))
     }
     return {
       fence: (id) => fences.get(id) ?? 'not claimed',
-      noticeId: (notice) => strangers.find((record) => tellsOf(record, notice))?.id ?? `no notice of ${notice.id}`,
+      noticeId: (notice) => newJobs.find((record) => isNoticeOf(record, notice))?.id ?? `no notice of ${notice.id}`,
       completionId: (completion) => {
-        const told = strangers.find(({ payload }) => isDeepStrictEqual(JSON.parse(payload), { told: 1, ...completion }))
-        return told?.id ?? `no word of ${completion.batchId}`
+        const expected = { completed: 1, ...completion }
+        const found = newJobs.find(({ payload }) => isDeepStrictEqual(JSON.parse(payload), expected))
+        return found?.id ?? `no completion of ${completion.batchId}`
       },
       turnOf: (id) => turns.get(id) ?? Number.POSITIVE_INFINITY,
     }
@@ -213,16 +217,16 @@ export class World {
   }
 }
 
-function tellsOf({ payload, createdAt }: JobRecord, { id, queue, diedAt }: DeathNotice): boolean {
-  const told: unknown = JSON.parse(payload)
-  if (typeof told !== 'object' || told === null || createdAt !== diedAt) return false
-  return 'id' in told && told.id === id && 'queue' in told && told.queue === queue
+function isNoticeOf({ payload, createdAt }: JobRecord, { id, queue, diedAt }: DeathNotice): boolean {
+  const notice: unknown = JSON.parse(payload)
+  if (typeof notice !== 'object' || notice === null || createdAt !== diedAt) return false
+  return 'id' in notice && notice.id === id && 'queue' in notice && notice.queue === queue
 }
 
-/** Some seconds of looking for an explanation. */
+/** Trying so many takes a few seconds. */
 const schedulesMax = 50_000
 
-/** What could become of the model where calls come in between the parts of others, as far as the answers allow. */
+/** The models that result if calls run between the parts of others, as far as the answers allow. */
 function* interleaved(
   model: Model,
   answered: readonly Answered[],
@@ -265,9 +269,9 @@ function permutations<T>(list: readonly T[]): T[][] {
   return list.flatMap((first, i) => permutations(list.toSpliced(i, 1)).map((rest) => [first, ...rest]))
 }
 
-/** Orders that came to the same end are one from here on. */
+/** Models that have reached the same state are one from here on. */
 function distinct(models: readonly Model[]): Model[] {
   if (models.length === 1) return [...models]
-  const byEssence = new Map(models.map((model) => [model.essence(), model]))
-  return [...byEssence.values()]
+  const byForm = new Map(models.map((model) => [model.canonicalForm(), model]))
+  return [...byForm.values()]
 }

@@ -1,10 +1,10 @@
-// What `explain` says of moments that are too short to be met on a store.
+// `explain` in states that are too short to be reached on a store.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { explain } from '../../src/observe/explain.ts'
 import type { JobBlockers } from '../../src/store/store.ts'
 
-test('an item of a batch that was cancelled a moment ago, and was not reached yet, will be cancelled', () => {
+test('an item of a batch whose cancel is in progress, and which was not reached yet, will be cancelled', () => {
   const blockers = {
     job: { id: 'j1', queue: 'mail', state: 'ready' },
     now: 1_000,

@@ -21,7 +21,7 @@ function asking(parts: HealthParts, basePath?: string) {
   }
 }
 
-test('it is live while its loops go on, and ready while every part is well', async () => {
+test('it is live while its loops run, and ready while every part is healthy', async () => {
   const get = asking({ live: { sweeper: well }, ready: { store: down('connection refused'), workers: well } })
   assert.deepEqual(await get('/health/live'), { status: 200, body: { live: true, parts: { sweeper: { ok: true } } } })
   assert.deepEqual(await get('/health/ready'), {
@@ -39,7 +39,7 @@ test('a part that is not live is not ready either', async () => {
   assert.equal((await get('/health/ready')).status, 503)
 })
 
-test('a part that throws is down with what it says', async () => {
+test('a part that throws is down, with its message', async () => {
   const get = asking({
     ready: {
       throws: () => {
@@ -55,7 +55,7 @@ test('a part that throws is down with what it says', async () => {
   })
 })
 
-test('a part that does not answer is down after two seconds, and is not asked again meanwhile', async (t) => {
+test('a part that does not answer is down after two seconds, and is not called again meanwhile', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] })
   let asked = 0
   const hung = () => {
@@ -65,7 +65,7 @@ test('a part that does not answer is down after two seconds, and is not asked ag
   const get = asking({ ready: { hung, well } })
   for (let probe = 0; probe < 3; probe++) {
     const answered = get('/health/ready')
-    await setImmediate() // the others have answered
+    await setImmediate() // the other parts have answered
     t.mock.timers.tick(2_000)
     const why = 'No answer within 2000 ms.'
     assert.deepEqual((await answered).body, { ready: false, parts: { hung: { ok: false, why }, well: { ok: true } } })
@@ -73,7 +73,7 @@ test('a part that does not answer is down after two seconds, and is not asked ag
   assert.equal(asked, 1)
 })
 
-test('the store is a part, and a closed one is down', async () => {
+test('the store is a part, and a closed store is down', async () => {
   const holdfast = await open('sqlite::memory:')
   const get = asking({ ready: { store: storeHealth(holdfast) } }, '/ops/')
   assert.equal((await get('/ops/health/ready')).status, 200)
@@ -84,7 +84,7 @@ test('the store is a part, and a closed one is down', async () => {
   for (const path of ['/health/ready', '/ops/health', '/ops/health/else']) assert.equal((await get(path)).status, 404)
 })
 
-test('the HTTP handler asks the store and what it is given', async () => {
+test('the HTTP handler checks the store and the given parts', async () => {
   await using holdfast = await open('sqlite::memory:')
   const handler = createHandler(holdfast, { health: { live: { workers: down('stopped') } } })
   const ready = await handler(new Request('http://localhost/health/ready'))

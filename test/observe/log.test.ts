@@ -26,7 +26,7 @@ function setup() {
   return { events, written, logger, messages: () => written.map(([, message]) => message) }
 }
 
-/** What goes to stderr while this runs. */
+/** The lines on stderr while this runs. */
 function stderrOf(t: TestContext, act: (events: Events) => void): string[] {
   const lines: string[] = []
   const write = t.mock.method(process.stderr, 'write', (text: string) => lines.push(text))
@@ -38,7 +38,7 @@ function stderrOf(t: TestContext, act: (events: Events) => void): string[] {
   return lines
 }
 
-test('a logger gets a sentence and its facts, at the level of the event', () => {
+test('a logger gets a sentence and its fields, at the level of the event', () => {
   const { events, written, logger } = setup()
   logTo(events, logger)
   events.emit('job.dead', dead)
@@ -52,7 +52,7 @@ test('a logger gets a sentence and its facts, at the level of the event', () => 
   assert.match(written[1]?.[1] ?? '', /is done as saved after 12 ms\.$/)
 })
 
-test('pino gets the facts first and is asked what it takes', () => {
+test('pino gets the fields first, and its level is respected', () => {
   const { events, written, logger } = setup()
   let level = 'info'
   const pino = {
@@ -81,7 +81,7 @@ test('pino gets the facts first and is asked what it takes', () => {
   assert.deepEqual(written[0]?.[2], { worker: 'w1' })
 })
 
-test('without a logger stderr shows what somebody should act upon, one line each', (t) => {
+test('without a logger stderr shows what needs attention, one line each', (t) => {
   const error = new Error('connection refused')
   const lines = stderrOf(t, (events) => {
     events.emit('job.dead', dead)
@@ -119,7 +119,7 @@ test('without a logger stderr shows what somebody should act upon, one line each
   }
 })
 
-test('nothing is made for an event that no line is written about', () => {
+test('nothing is computed for an event without a line', () => {
   const silent = new Events()
   logTo(silent, false)
   assert.equal(silent.hasListener('job.dead'), false)
@@ -133,7 +133,7 @@ test('nothing is made for an event that no line is written about', () => {
   assert.equal(quiet.hasListener('job.dead'), false)
 })
 
-test('a heartbeat that fails once is not worth a line, one that goes on failing is', (t) => {
+test('a heartbeat that fails once writes no line, and one that keeps failing does', (t) => {
   const failure = { jobs: 3, error: new Error('timed out') }
   const lines = stderrOf(t, (events) => {
     events.emit('heartbeat.failed', { ...failure, worker: 'w1' })
@@ -144,7 +144,7 @@ test('a heartbeat that fails once is not worth a line, one that goes on failing 
   assert.match(lines[0] ?? '', /Worker w1 could not renew its leases \(3 jobs\): timed out\./)
 })
 
-test('a flood of one kind is told of as one, and hides no other kind', (t) => {
+test('a flood of one kind is summarised in one line, and hides no other kind', (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] })
   const { events, messages, logger, written } = setup()
   const stop = logTo(events, logger)
@@ -162,7 +162,7 @@ test('a flood of one kind is told of as one, and hides no other kind', (t) => {
   assert.equal(written.length, 23)
 })
 
-test('what a handler logs is never held back, and cannot pose as another job', () => {
+test('lines of a handler are never suppressed, and cannot claim to be of another job', () => {
   const { events, written, logger } = setup()
   logTo(events, logger)
   for (let i = 0; i < 50; i++) events.emit('job.log', { ...run, message: `line ${i}`, facts: { id: 'mine', page: i } })
@@ -171,7 +171,7 @@ test('what a handler logs is never held back, and cannot pose as another job', (
   assert.deepEqual(written[7], ['info', 'line 7', { ...job, page: 7 }])
 })
 
-test('an error message neither breaks the line nor is obeyed by a terminal', () => {
+test('an error message neither breaks the line nor contains terminal control sequences', () => {
   const stream = new PassThrough()
   stderrSink(stream as unknown as WriteStream).write(
     'error',
@@ -195,7 +195,7 @@ test('colours are for terminals, and not with NO_COLOR', () => {
   assert.equal(isColoured(true, { ...env, NO_COLOR: '1' }), false)
 })
 
-test('a logger that throws harms nobody', async (t) => {
+test('a logger that throws causes no other failure', async (t) => {
   const warned: string[] = []
   t.mock.method(process, 'emitWarning', (error: Error) => warned.push(error.message))
   t.mock.timers.enable({ apis: ['setTimeout'] })
@@ -209,7 +209,7 @@ test('a logger that throws harms nobody', async (t) => {
   assert.equal(warned.length, 11)
 })
 
-test('what is no logger is refused', () => {
+test('an invalid logger is refused', () => {
   for (const logger of [true, 'console', null, {}, { info: console.info }]) {
     assert.throws(
       () => logTo(new Events(), logger as unknown as Logger),
@@ -218,7 +218,7 @@ test('what is no logger is refused', () => {
   }
 })
 
-// Never called: the compiler is the judge. `LogFn` as pino 10 and pino 9 declare it, console as Node does.
+// Never called: only the compiler checks it. `LogFn` as pino 10 and pino 9 declare it, console as Node does.
 export function fits(): Logger[] {
   type Pino10 = {
     (message: string): void

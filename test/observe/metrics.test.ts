@@ -35,14 +35,14 @@ async function setup(options: MetricsOptions = {}) {
     answerWith: (answer: typeof queues) => {
       queues = answer
     },
-    /** The samples of the metrics with this in their name. */
+    /** The samples of the metrics with this text in their name. */
     samples: async (name: string) =>
       (await observed.text()).split('\n').filter((line) => line.includes(name) && !line.startsWith('#')),
     [Symbol.asyncDispose]: () => holdfast.close(),
   }
 }
 
-test('every run that ends is counted, by how', async () => {
+test('every run that ends is counted, by its outcome', async () => {
   await using world = await setup()
   const { events } = world
   events.emit('job.done', { ...run, outcome: null, warning: null })
@@ -119,7 +119,7 @@ test('schedules, webhooks and reapers are counted', async () => {
   events.emit('schedule.fired', { ...slot, lateMs: 300 })
   events.emit('schedule.fired', { ...slot, lateMs: 700 })
   events.emit('schedule.skipped', { schedule: 'nightly', slots: 3, reason: 'missed' })
-  events.emit('schedule.skipped', { schedule: 'nightly', slots: 1, reason: 'held' })
+  events.emit('schedule.skipped', { schedule: 'nightly', slots: 1, reason: 'duplicate' })
   events.emit('schedule.failed', { schedule: 'nightly', error: new Error('x') })
   events.emit('firing.failed', { error: new Error('x') })
   const delivery = { ...job, queue: 'hooks', host: 'example.org', durationMs: 250 }
@@ -132,7 +132,7 @@ test('schedules, webhooks and reapers are counted', async () => {
     'holdfast_schedule_fired_total{schedule="nightly"} 2',
     'holdfast_schedule_lag_seconds_sum{schedule="nightly"} 1',
     'holdfast_schedule_skipped_total{schedule="nightly",reason="missed"} 3',
-    'holdfast_schedule_skipped_total{schedule="nightly",reason="held"} 1',
+    'holdfast_schedule_skipped_total{schedule="nightly",reason="duplicate"} 1',
     'holdfast_schedule_failures_total{schedule="nightly"} 1',
     'holdfast_firing_failures_total 1',
     'holdfast_webhook_deliveries_total{queue="hooks",outcome="done",status="2xx"} 1',
@@ -151,7 +151,7 @@ test('schedules, webhooks and reapers are counted', async () => {
   )
 })
 
-test('a slot that nobody fires shows in the metrics of every process, until somebody does', async (t) => {
+test('a slot that is not fired shows in the metrics of every process until it is', async (t) => {
   let now = 1_000
   t.mock.method(performance, 'now', () => now)
   const clock = new VirtualClock(Date.now() - 7_200_000)
@@ -170,7 +170,7 @@ test('a slot that nobody fires shows in the metrics of every process, until some
   assert.equal(await overdue(), 0)
 })
 
-test('a worker has gauges while it works, and an end that is told twice counts once', async () => {
+test('a worker has gauges while it runs, and an end that is emitted twice counts once', async () => {
   await using world = await setup()
   const { events } = world
   events.emit('worker.started', { worker: 'w1', queues: null, concurrency: 5 })
@@ -189,7 +189,7 @@ test('a worker has gauges while it works, and an end that is told twice counts o
   assert.deepEqual(await world.samples('{worker='), [])
 })
 
-test('queues are read from the store when somebody looks, at most once a second', async (t) => {
+test('queues are read from the store on a scrape, at most once a second', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] })
   let now = 1_000
   t.mock.method(performance, 'now', () => now)
@@ -211,7 +211,7 @@ test('queues are read from the store when somebody looks, at most once a second'
   assert.equal(world.asked(), 2)
 })
 
-test('a store that fails or hangs takes only its own gauges along', async (t) => {
+test('a store that fails or hangs removes only its own gauges', async (t) => {
   let now = 1_000
   t.mock.method(performance, 'now', () => now)
   await using world = await setup()
@@ -255,7 +255,7 @@ test('names that users choose are bounded', async () => {
   assert.ok(cancelled.includes('holdfast_jobs_total{queue="other",outcome="cancelled"} 201'))
 })
 
-test('a Holdfast can be measured', async () => {
+test('a Holdfast client can be measured', async () => {
   await using holdfast = await open('sqlite::memory:')
   const { text } = metrics(holdfast)
   await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2, dedup: { key: 'a' } }])
@@ -266,7 +266,7 @@ test('a Holdfast can be measured', async () => {
   assert.ok(lines.includes('holdfast_queue_jobs{queue="mail",state="ready"} 2'))
 })
 
-test('a registry of yours takes them beside your own, and gets them back out', async () => {
+test('metrics can be added to an application’s registry, and removed again', async () => {
   const registry = new Registry()
   await using world = await setup({ registry, prefix: 'jobs_' })
   assert.match(world.observed.contentType, /^text\/plain/)
@@ -280,7 +280,7 @@ test('a registry of yours takes them beside your own, and gets them back out', a
   assert.ok(text.includes('holdfast_store_up 1') && !text.includes('jobs_store_up'))
 })
 
-test('no two families share a name, in OpenMetrics neither', async () => {
+test('no two families share a name, also in OpenMetrics', async () => {
   const registry = new Registry<OpenMetricsContentType>()
   registry.setContentType(Registry.OPENMETRICS_CONTENT_TYPE)
   await using world = await setup({ registry })

@@ -49,7 +49,7 @@ async function claimOne(holdfast: Holdfast, queue: string) {
   return lease
 }
 
-/** As a worker runs it. */
+/** Runs the job as a worker does. */
 function runTraced(job: TracedJob, handler: () => Promise<unknown>, options: TracingOptions = {}): Promise<unknown> {
   return tracing(options)(job, handler)
 }
@@ -92,7 +92,7 @@ test('a trace goes from the producer through the headers into the handler', asyn
   })
 })
 
-test('jobs that are enqueued together are one send, and carry the same context', async () => {
+test('jobs that are enqueued together have one send span and the same context', async () => {
   await using world = await setup()
   await within('request', () => world.holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }]))
   const send = spanNamed('send mail')
@@ -111,7 +111,7 @@ test('without an active span there is no span and no header', async () => {
   assert.deepEqual([lease.job.headers, exporter.getFinishedSpans()], [{}, []])
 })
 
-test("an application's own traceparent stays, and a trace that has no room is left out", async () => {
+test("an application's own traceparent stays, and a trace that exceeds the header limit is left out", async () => {
   await using world = await setup()
   const own = { Traceparent: '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00' }
   const full = { text: 'x'.repeat(bounds.headersBytes - '{"text":""}'.length) }
@@ -121,7 +121,7 @@ test("an application's own traceparent stays, and a trace that has no room is le
   }
 })
 
-test('an enqueue in a transaction of the caller still lands before the call first waits', async () => {
+test('an enqueue in a caller’s transaction is still written before the call first waits', async () => {
   await using scratch = await scratchDirectory()
   const path = join(scratch.path, 'jobs.db')
   await using holdfast = await open(`sqlite:${path}`)
@@ -145,7 +145,7 @@ test('an enqueue that is refused fails its span', async () => {
   assert.equal(events[0]?.name, 'exception')
 })
 
-test('follow-up jobs carry the context of the settlement, or of the handler that thought of them', async () => {
+test('follow-up jobs carry the context of the settlement, or of the handler that staged them', async () => {
   await using world = await setup()
   await world.holdfast.queue('mail').enqueue(1)
   const lease = await claimOne(world.holdfast, 'mail')
@@ -187,7 +187,7 @@ test('a settlement by a lost lease fails its span', async () => {
   assert.deepEqual(spanNamed('settle').status, { code: SpanStatusCode.ERROR, message: 'The lease was lost.' })
 })
 
-test('a handler that fails fails its span, with what it threw', async () => {
+test('a handler that fails fails its span, with the error', async () => {
   await using _world = await setup()
   const refused = Object.assign(new Error('refused'), { code: 'ECONNREFUSED' })
   await assert.rejects(
@@ -214,7 +214,7 @@ test('a run may be linked to its enqueue instead of being its child', async () =
   assert.notEqual(traceOf(run), '0af7651916cd43dd8448eb211c80319c')
 })
 
-test('a job without a trace starts one of its own, whatever span was active when its worker began', async () => {
+test('a job without a trace starts its own, whatever span was active when its worker started', async () => {
   await using _world = await setup()
   const broken = [
     '',
@@ -231,7 +231,7 @@ test('a job without a trace starts one of its own, whatever span was active when
   }
 })
 
-test('a tracer of your own is used', async () => {
+test('a custom tracer is used', async () => {
   await using _world = await setup()
   const own = new InMemorySpanExporter()
   const provider = new BasicTracerProvider({ spanProcessors: [new SimpleSpanProcessor(own)] })

@@ -1,4 +1,4 @@
-// A real worker, watched: what it does shows in logs, metrics, traces and health.
+// What a real worker does shows in logs, metrics, traces and health.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { context, trace } from '@opentelemetry/api'
@@ -34,14 +34,14 @@ async function setup(handler: Handler | HandlerModule, options: WorkOptions = {}
   const holdfast = await open('sqlite::memory:', { logger: { info: write, warn: write, error: write } })
   const { text } = metrics(holdfast)
   const worker = holdfast.work('mail', handler, { name: 'w1', ...options })
-  const heard = <Name extends keyof HoldfastEvents>(name: Name) =>
+  const nextEvent = <Name extends keyof HoldfastEvents>(name: Name) =>
     new Promise<HoldfastEvents[Name]>((resolve) => holdfast.on(name, resolve))
-  return { holdfast, worker, lines, text, heard, [Symbol.asyncDispose]: () => holdfast.close() }
+  return { holdfast, worker, lines, text, nextEvent, [Symbol.asyncDispose]: () => holdfast.close() }
 }
 
 test('a dead job is logged and counted', async () => {
   await using world = await setup(() => Promise.reject(new Permanent('no such user')))
-  const dead = world.heard('job.dead')
+  const dead = world.nextEvent('job.dead')
   await world.holdfast.queue('mail').enqueue({ secret: 'swordfish' })
   const { id } = await dead
   const said = world.lines.find((line) => line.includes('is dead'))
@@ -54,11 +54,11 @@ test('a dead job is logged and counted', async () => {
   assert.ok(!world.lines.join().includes('swordfish'))
 })
 
-test('an outcome is counted by its label and stands on the span', async () => {
+test('an outcome is counted by its label and is an attribute of the span', async () => {
   await using world = await setup(async (job) => job.outcome('saved', 1, { warning: 'short' }), {
     middleware: [tracing()],
   })
-  const done = world.heard('job.done')
+  const done = world.nextEvent('job.done')
   await world.holdfast.queue('mail').enqueue(1)
   await done
   assert.match(await world.text(), /^holdfast_outcomes_total\{queue="mail",outcome="saved",warning="short"\} 1$/m)
@@ -74,7 +74,7 @@ test('follow-up jobs that a handler stages belong to its trace', async () => {
     job.effects.enqueue('next', 2)
   }
   await using world = await setup(handler, { middleware: [tracing()] })
-  const done = world.heard('job.done')
+  const done = world.nextEvent('job.done')
   await world.holdfast.queue('mail').enqueue(1)
   await done
   const { traceId, spanId } = exporter.getFinishedSpans()[0]?.spanContext() ?? {}
@@ -85,10 +85,10 @@ test('follow-up jobs that a handler stages belong to its trace', async () => {
   )
 })
 
-test('follow-up jobs that a thread stages do too', async () => {
+test('follow-up jobs that a handler in a thread stages belong to its trace', async () => {
   const module = new URL('./programs/stages-a-job.ts', import.meta.url)
   await using world = await setup(module, { middleware: [tracing()], threads: 1 })
-  const done = world.heard('job.done')
+  const done = world.nextEvent('job.done')
   await world.holdfast.queue('mail').enqueue(1)
   await done
   const { traceId, spanId } = exporter.getFinishedSpans()[0]?.spanContext() ?? {}
@@ -96,11 +96,11 @@ test('follow-up jobs that a thread stages do too', async () => {
   assert.deepEqual(lease?.job.headers, { tenant: 'a', traceparent: `00-${traceId}-${spanId}-01` })
 })
 
-test('a worker is a part of what is ready', async () => {
+test('a worker is a part of the readiness check', async () => {
   await using world = await setup(async () => undefined)
   const health = healthHandler({ ready: { worker: () => world.worker.health() } })
   const status = async () => (await health(new Request('http://localhost/health/ready'))).status
-  const done = world.heard('job.done')
+  const done = world.nextEvent('job.done')
   await world.holdfast.queue('mail').enqueue(1)
   await done
   assert.equal(await status(), 200)

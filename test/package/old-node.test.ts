@@ -1,4 +1,4 @@
-// On a Node that is too old, the package and the command say so in one sentence; neither dies of a syntax error.
+// On a Node that is too old, the package and the command print one sentence. Neither fails with a syntax error.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { cp, symlink, writeFile } from 'node:fs/promises'

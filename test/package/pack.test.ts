@@ -1,24 +1,22 @@
-// The tarball as a stranger gets it: installed into a fresh JavaScript and a fresh TypeScript project, and used.
+// The tarball as a user gets it: installed into a new JavaScript and a new TypeScript project, and used.
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
-import { cp, mkdir, readdir, symlink, writeFile } from 'node:fs/promises'
+import { readdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import test, { after, before } from 'node:test'
-import { manifest, root, tsc } from '../support/checkout.ts'
+import { manifest, tsc } from '../support/checkout.ts'
 import { testDatabase } from '../support/postgres.ts'
-import { type Scratch, scratchDirectory } from '../support/scratch.ts'
 import { runOk } from '../support/shell.ts'
+import { pack, type Tarball } from './tarball.ts'
 
-let scratch: Scratch
-let tarball: string
+let tarball: Tarball
 before(async () => {
-  scratch = await scratchDirectory()
-  tarball = await pack(scratch.path)
+  tarball = await pack()
 })
-after(() => scratch[Symbol.asyncDispose]())
+after(() => tarball[Symbol.asyncDispose]())
 
 test('a JavaScript project installs the package and runs a job', async () => {
-  const project = await freshProject('javascript')
+  const project = await tarball.freshProject('javascript')
   await writeFile(
     join(project, 'program.js'),
     `import { open } from 'holdfast'
@@ -38,7 +36,7 @@ console.log(JSON.stringify([job.state, job.result]))
 })
 
 test('a strict TypeScript project compiles against the package and runs a job', async () => {
-  const project = await freshProject('typescript')
+  const project = await tarball.freshProject('typescript')
   await writeFile(
     join(project, 'tsconfig.json'),
     JSON.stringify({
@@ -87,9 +85,9 @@ console.log(JSON.stringify([job?.state, job?.result, typeof testing, typeof unus
   assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }, 'object', 'function'], ''])
 })
 
-test('a project puts its jobs into PostgreSQL with what the package brings along', async () => {
+test('a project uses PostgreSQL with only the dependencies of the package', async () => {
   await using database = await testDatabase()
-  const project = await freshProject('postgres')
+  const project = await tarball.freshProject('postgres')
   await writeFile(
     join(project, 'program.js'),
     `import { open, postgres } from 'holdfast'
@@ -111,15 +109,15 @@ console.log(JSON.stringify([job.state, job.result]))
 })
 
 test('the installed command answers', async () => {
-  const project = await freshProject('command')
+  const project = await tarball.freshProject('command')
   const help = await runOk('npx', ['--no', '--', 'holdfast', '--help'], { cwd: project })
   assert.match(help.stdout, /holdfast/i)
   const script = await runOk('npx', ['--no', '--', 'holdfast', 'migrate', '--print'], { cwd: project })
   assert.match(script.stdout, /^begin;\n/)
 })
 
-test('the package carries what its manifest names, and nothing of the workshop', async () => {
-  const installed = join(await freshProject('contents'), 'node_modules/holdfast')
+test('the package contains what its manifest names, and no development files', async () => {
+  const installed = join(await tarball.freshProject('contents'), 'node_modules/holdfast')
   const targets = Object.values(manifest.exports).flatMap((target) =>
     typeof target === 'string' ? [target] : [target.types, target.default],
   )
@@ -130,24 +128,3 @@ test('the package carries what its manifest names, and nothing of the workshop',
   const surplus = (await readdir(installed)).filter((name) => !allowed.includes(name))
   assert.deepEqual({ missing, surplus }, { missing: [], surplus: [] })
 })
-
-// Packs a copy: the checkout's own dist may be in use, by a developer or by another test.
-async function pack(directory: string): Promise<string> {
-  const copy = join(directory, 'checkout')
-  await mkdir(copy)
-  const notCopied = ['.git', 'node_modules', 'dist', 'test']
-  for (const name of await readdir(root)) {
-    if (!notCopied.includes(name)) await cp(join(root, name), join(copy, name), { recursive: true })
-  }
-  await symlink(join(root, 'node_modules'), join(copy, 'node_modules'), 'junction')
-  await runOk('npm', ['pack', '--pack-destination', directory], { cwd: copy })
-  return join(directory, `holdfast-${manifest.version}.tgz`)
-}
-
-async function freshProject(name: string): Promise<string> {
-  const project = join(scratch.path, name)
-  await mkdir(project)
-  await writeFile(join(project, 'package.json'), JSON.stringify({ name, private: true, type: 'module' }))
-  await runOk('npm', ['install', '--prefer-offline', '--no-audit', '--no-fund', tarball], { cwd: project })
-  return project
-}

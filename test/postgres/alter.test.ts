@@ -1,77 +1,77 @@
-// Changing jobs beside others who are at them.
+// Waking, rescheduling, deleting and purging jobs while other transactions change the same jobs.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { claimOne, deadJob, stateOf } from '../conformance/expect.ts'
-import { inHand, requeueInProgress, useDatabase } from './hand.ts'
+import { inWorld, requeueInProgress, useDatabase } from './world.ts'
 
 useDatabase()
 
 test(
-  'one connection is enough for a process that never saw the queue',
-  inHand(async (hand) => {
+  'a process that has not used the queue before needs only one connection',
+  inWorld(async (world) => {
     const ids: string[] = []
-    for (const n of [1, 2, 3]) ids.push(await hand.enqueue('mail', n, { delay: '1h' }))
+    for (const n of [1, 2, 3]) ids.push(await world.enqueue('mail', n, { delay: '1h' }))
     const [woken, sooner, urgent] = ids as [string, string, string]
-    const narrow = await hand.another({ max: 1 })
+    const narrow = await world.another({ max: 1 })
     const answers = [narrow.wake(woken), narrow.reschedule(sooner, 0), narrow.reprioritise(urgent, 0)]
     assert.deepEqual(await Promise.all(answers), ['ready', 'ready', 'scheduled'])
-    assert.deepEqual((await hand.claim()).sort(), [1, 2])
+    assert.deepEqual((await world.claim()).sort(), [1, 2])
   }),
 )
 
 test(
-  'what wakes bring counts towards what one claim carries',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 0, { delay: '1h' })
-    await hand.holdfast.wake(id, 'x'.repeat(1_000_000))
-    await hand.holdfast.queue('mail').enqueueMany(Array.from({ length: 60 }, (_, payload) => ({ payload })))
-    await hand.rows('update holdfast.job set headers = (select headers from holdfast.job where id = $1)', [id])
-    const claimed = await hand.claim('mail', 1_000)
+  'the bytes of jobs that are woken count towards the most that one claim carries',
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 0, { delay: '1h' })
+    await world.holdfast.wake(id, 'x'.repeat(1_000_000))
+    await world.holdfast.queue('mail').enqueueMany(Array.from({ length: 60 }, (_, payload) => ({ payload })))
+    await world.rows('update holdfast.job set headers = (select headers from holdfast.job where id = $1)', [id])
+    const claimed = await world.claim('mail', 1_000)
     assert.ok(claimed.length > 20 && claimed.length < 40, `${claimed.length} claimed at once`)
-    assert.equal((await hand.claim('mail', 1_000)).length + claimed.length, 61)
+    assert.equal((await world.claim('mail', 1_000)).length + claimed.length, 61)
   }),
 )
 
 test(
-  'a delete that waited for a requeue deletes the job that lives again',
-  inHand(async (hand) => {
-    const id = await deadJob(hand.holdfast, 'mail', 'risen')
-    const tx = await requeueInProgress(hand, id)
-    const deleted = hand.holdfast.delete(id)
-    await hand.waiters(1)
+  'a delete that waited for a requeue deletes the requeued job',
+  inWorld(async (world) => {
+    const id = await deadJob(world.holdfast, 'mail', 'risen')
+    const tx = await requeueInProgress(world, id)
+    const deleted = world.holdfast.delete(id)
+    await world.waiters(1)
     await tx.commit()
     await deleted
-    assert.equal(await hand.holdfast.job(id), null)
-    assert.deepEqual(await hand.claim(), [])
+    assert.equal(await world.holdfast.job(id), null)
+    assert.deepEqual(await world.claim(), [])
   }),
 )
 
 test(
-  'a purge goes on where others took some of its jobs',
-  inHand(async (hand) => {
-    await hand.holdfast.queue('mail').enqueueMany(Array.from({ length: 2_100 }, (_, payload) => ({ payload })))
-    const leases = await hand.holdfast.claim(['mail'], { max: 2_100 })
+  'a purge continues if other transactions take some of its jobs',
+  inWorld(async (world) => {
+    await world.holdfast.queue('mail').enqueueMany(Array.from({ length: 2_100 }, (_, payload) => ({ payload })))
+    const leases = await world.holdfast.claim(['mail'], { max: 2_100 })
     await Promise.all(leases.map((lease) => lease.dead(new Error('no'))))
-    const [first] = await hand.rows('select id from holdfast.ended order by finished_at, seq limit 1')
-    const tx = await requeueInProgress(hand, first?.['id'] as string)
-    const purged = hand.holdfast.purge('mail', { states: ['dead'] })
-    await hand.waiters(1)
+    const [first] = await world.rows('select id from holdfast.ended order by finished_at, seq limit 1')
+    const tx = await requeueInProgress(world, first?.['id'] as string)
+    const purged = world.holdfast.purge('mail', { states: ['dead'] })
+    await world.waiters(1)
     await tx.commit()
     assert.deepEqual(await purged, { deleted: 2_099 })
-    assert.equal((await hand.holdfast.stats()).dead, 0)
+    assert.equal((await world.holdfast.stats()).dead, 0)
   }),
 )
 
 test(
-  'a job that ran when its rows were copied to another cluster has started, whatever its latest start was',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 'begun', { startBefore: Date.now() + 1_000 })
-    await claimOne(hand.holdfast, 'mail')
-    await hand.rows(`update holdfast.meta set system_identifier = 'another'`)
-    const healed = await hand.another()
+  'a job that ran when its rows were copied to another cluster counts as started, even after its startBefore',
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'begun', { startBefore: Date.now() + 1_000 })
+    await claimOne(world.holdfast, 'mail')
+    await world.rows(`update holdfast.meta set system_identifier = 'another'`)
+    const repaired = await world.another()
     await new Promise((resolve) => setTimeout(resolve, 1_100))
-    await healed.sweep()
-    assert.equal(await stateOf(healed, id), 'ready')
-    assert.equal((await claimOne(healed, 'mail')).job.payload, 'begun')
+    await repaired.sweep()
+    assert.equal(await stateOf(repaired, id), 'ready')
+    assert.equal((await claimOne(repaired, 'mail')).job.payload, 'begun')
   }),
 )

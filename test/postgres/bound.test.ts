@@ -1,17 +1,17 @@
-// Rows ahead of the bound that no claim may take, because they are not committed or were cancelled, are walked over once.
-// The bound then stands at a number that no transaction had yet, and whoever gets that number must not hide behind it.
+// Rows ahead of the bound that no claim may take, because they are uncommitted or cancelled, are scanned once.
+// The bound is then a number that no transaction has had yet. A transaction that gets this number later must not be skipped.
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { type CallerTx, type Hand, inBothHands, inHand, useDatabase } from './hand.ts'
 import { boundMovesToTheEnd, gaps, gapsFromTheBoundOn } from './rules.ts'
+import { type CallerTx, forBothClaims, inWorld, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
 const many = 30_000
 
-/** In one statement, in whoever's transaction this is. */
-async function enqueueMany(hand: Hand, tx: Pick<CallerTx, 'run'>): Promise<void> {
-  const lane = await hand.lane('mail')
+/** Enqueues with one statement, in the transaction that it is given. */
+async function enqueueMany(world: World, tx: Pick<CallerTx, 'run'>): Promise<void> {
+  const lane = await world.lane('mail')
   await tx.run(
     `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
      select n, n, pg_current_xact_id(), 0, 0, gen_random_uuid(), $1, 5, '"one of many"'
@@ -24,155 +24,155 @@ async function enqueueMany(hand: Hand, tx: Pick<CallerTx, 'run'>): Promise<void>
   )
 }
 
-async function uncommittedAhead(hand: Hand) {
-  await hand.enqueue('mail', 'first')
-  await hand.claim()
-  const before = BigInt((await hand.cursor('mail')).xid)
-  const tx = await hand.begin()
-  await enqueueMany(hand, tx)
+async function uncommittedAhead(world: World) {
+  await world.enqueue('mail', 'first')
+  await world.claim()
+  const before = BigInt((await world.cursor('mail')).xid)
+  const tx = await world.begin()
+  await enqueueMany(world, tx)
   const xid = BigInt(await tx.xid())
-  await hand.rows('select pg_current_xact_id()') // one that ends, so that the scan does not end before theirs
-  assert.deepEqual(await hand.claim(), [])
-  const after = await hand.cursor('mail')
+  await world.rows('select pg_current_xact_id()') // a later transaction that ends, so that the scan reaches their rows
+  assert.deepEqual(await world.claim(), [])
+  const after = await world.cursor('mail')
   await tx.commit()
-  const taken = await hand.claim('mail', 10_000)
+  const taken = await world.claim('mail', 10_000)
   return { before, xid, after, taken }
 }
 
 test(
-  'a claim that walked over 30,000 uncommitted jobs moves the bound past them, and they are claimed after their commit',
-  inHand(async (hand) => {
-    const { before, xid, after, taken } = await uncommittedAhead(hand)
+  'a claim that scanned 30,000 uncommitted jobs moves the bound past them, and they are claimed after their commit',
+  inWorld(async (world) => {
+    const { before, xid, after, taken } = await uncommittedAhead(world)
     assert.ok(before <= xid && xid < BigInt(after.xid), `the bound moved past ${xid}: from ${before} to ${after.xid}`)
     assert.ok(after.gap_xids.includes(String(xid)))
     assert.equal(taken.length, 10_000)
-    for (let left = many - 10_000; left > 0; left -= 10_000) await hand.claim('mail', 10_000)
-    assert.deepEqual(await hand.claim(), [])
-    assert.equal((await hand.holdfast.stats()).running, many + 1)
+    for (let left = many - 10_000; left > 0; left -= 10_000) await world.claim('mail', 10_000)
+    assert.deepEqual(await world.claim(), [])
+    assert.equal((await world.holdfast.stats()).running, many + 1)
   }),
 )
 
 test(
-  'where the bound moves past uncommitted jobs without gaps, all of them hide',
-  inHand(async (hand) => assert.equal((await uncommittedAhead(hand)).taken.length, 0), { without: [gaps] }),
+  'if the bound moves past uncommitted jobs without gaps, all of them are skipped',
+  inWorld(async (world) => assert.equal((await uncommittedAhead(world)).taken.length, 0), { without: [gaps] }),
 )
 
 test(
-  'where the bound stays, the next claim walks over the same jobs again',
-  inHand(
-    async (hand) => {
-      const { xid, after } = await uncommittedAhead(hand)
+  'if the bound stays, the next claim scans the same jobs again',
+  inWorld(
+    async (world) => {
+      const { xid, after } = await uncommittedAhead(world)
       assert.ok(BigInt(after.xid) <= xid)
     },
     { without: [boundMovesToTheEnd] },
   ),
 )
 
-async function cancelledAhead(hand: Hand): Promise<{ moved: boolean; slowMs: number; quickMs: number }> {
-  await hand.enqueue('mail', 'first')
-  await hand.claim()
-  const old = await hand.begin('begin isolation level repeatable read')
-  await enqueueMany(hand, { run: (text, values) => hand.rows(text, values) })
-  const [xid] = await hand.rows(`select distinct ready_xid::text as xid from holdfast.job where payload like '%many%'`)
+async function cancelledAhead(world: World): Promise<{ moved: boolean; slowMs: number; quickMs: number }> {
+  await world.enqueue('mail', 'first')
+  await world.claim()
+  const old = await world.begin('begin isolation level repeatable read')
+  await enqueueMany(world, { run: (text, values) => world.rows(text, values) })
+  const [xid] = await world.rows(`select distinct ready_xid::text as xid from holdfast.job where payload like '%many%'`)
   await old.run('select') // an old snapshot keeps the rows of deleted jobs from being removed
-  await hand.rows(`delete from holdfast.job where payload like '%many%'`)
-  await hand.rows(
+  await world.rows(`delete from holdfast.job where payload like '%many%'`)
+  await world.rows(
     'insert into holdfast.tally (xid, queue, ready) select pg_current_xact_id(), queue, $1 from holdfast.lane',
     [-many],
   )
   const timed = async () => {
     const began = performance.now()
-    assert.deepEqual(await hand.claim(), [])
+    assert.deepEqual(await world.claim(), [])
     return performance.now() - began
   }
   const slowMs = await timed()
   const quickMs = Math.min(await timed(), await timed(), await timed())
-  const moved = BigInt((await hand.cursor('mail')).xid) > BigInt(xid?.['xid'] as string)
+  const moved = BigInt((await world.cursor('mail')).xid) > BigInt(xid?.['xid'] as string)
   await old.commit()
   return { moved, slowMs, quickMs }
 }
 
 test(
-  'a claim that walked over 30,000 cancelled jobs moves the bound past them, also while an old snapshot keeps their rows',
-  inHand(async (hand) => assert.equal((await cancelledAhead(hand)).moved, true)),
+  'a claim that scanned 30,000 cancelled jobs moves the bound past them, also while an old snapshot keeps their rows',
+  inWorld(async (world) => assert.equal((await cancelledAhead(world)).moved, true)),
 )
 
 test(
-  'where the bound stays, cancelled jobs are walked over by every claim',
-  inHand(async (hand) => assert.equal((await cancelledAhead(hand)).moved, false), { without: [boundMovesToTheEnd] }),
+  'if the bound stays, every claim scans the cancelled jobs',
+  inWorld(async (world) => assert.equal((await cancelledAhead(world)).moved, false), { without: [boundMovesToTheEnd] }),
 )
 
-/** Somebody's transaction has the very number at which the bound stands. */
-async function numberOfTheBound(hand: Hand): Promise<unknown[][]> {
-  await hand.enqueue('mail', 'first')
-  await hand.claim()
-  const a = await hand.begin()
-  await hand.setCursor('mail', await a.xid())
+/** An open transaction has the number that is the bound. */
+async function numberOfTheBound(world: World): Promise<unknown[][]> {
+  await world.enqueue('mail', 'first')
+  await world.claim()
+  const a = await world.begin()
+  await world.setCursor('mail', await a.xid())
   await a.enqueue('mail', 'a')
-  await hand.enqueue('mail', 'b')
-  const first = await hand.claim()
+  await world.enqueue('mail', 'b')
+  const first = await world.claim()
   await a.commit()
-  return [first, await hand.claim()]
+  return [first, await world.claim()]
 }
 
 test(
-  'the transaction whose number is the bound itself becomes a gap like those after it',
-  inBothHands(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], ['a']])),
+  'the transaction whose number is the bound becomes a gap like those after it',
+  forBothClaims(async (world) => assert.deepEqual(await numberOfTheBound(world), [['b'], ['a']])),
 )
 
 test(
-  'where gaps begin after the old bound, the job of the transaction at the bound hides',
-  inBothHands(async (hand) => assert.deepEqual(await numberOfTheBound(hand), [['b'], []]), {
+  'if gaps begin after the old bound, the job of the transaction at the bound is skipped',
+  forBothClaims(async (world) => assert.deepEqual(await numberOfTheBound(world), [['b'], []]), {
     without: [gapsFromTheBoundOn],
   }),
 )
 
 test(
   'a job of the transaction whose number is the bound is claimed when it commits before the next claim',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'first')
-    await hand.claim()
-    const a = await hand.begin()
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'first')
+    await world.claim()
+    const a = await world.begin()
     await a.enqueue('mail', 'a')
-    await hand.setCursor('mail', await a.xid())
+    await world.setCursor('mail', await a.xid())
     await a.commit()
-    assert.deepEqual(await hand.claim(), ['a'])
+    assert.deepEqual(await world.claim(), ['a'])
   }),
 )
 
-/** A look that counts too few, as one does that jobs come after, and how many each of three claims then takes. */
-async function claimsAfterSeeingFew(hand: Hand): Promise<number[]> {
-  await hand.withoutRule({ from: 'limit v_few + 1', to: 'limit v_few - 1' })
-  await hand.holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
+/** The count of ready jobs is too low, as if jobs had been added after it. Returns how many jobs three claims then take. */
+async function claimsAfterSeeingFew(world: World): Promise<number[]> {
+  await world.withoutRule({ from: 'limit v_few + 1', to: 'limit v_few - 1' })
+  await world.holdfast.queue('mail').enqueueMany(Array.from({ length: 20 }, (_, payload) => ({ payload })))
   const taken: number[] = []
-  for (let n = 0; n < 3; n++) taken.push((await hand.claim()).length)
+  for (let n = 0; n < 3; n++) taken.push((await world.claim()).length)
   return taken
 }
 
 test(
-  'where more jobs are there than a look has seen, a claim takes some and the next ones the rest',
-  inHand(async (hand) => assert.deepEqual(await claimsAfterSeeingFew(hand), [8, 8, 4])),
+  'if there are more jobs than were counted, a claim takes some and later claims take the rest',
+  inWorld(async (world) => assert.deepEqual(await claimsAfterSeeingFew(world), [8, 8, 4])),
 )
 
 test(
-  'where a claim that took as many as it may takes that for all there are, the others hide',
-  inHand(async (hand) => assert.deepEqual(await claimsAfterSeeingFew(hand), [8, 0, 0]), {
+  'if a claim that reached its limit assumes that no jobs are left, the other jobs are skipped',
+  inWorld(async (world) => assert.deepEqual(await claimsAfterSeeingFew(world), [8, 0, 0]), {
     without: [{ from: 'case when v_taken < v_few then v_taken end', to: 'v_taken' }],
   }),
 )
 
 for (const count of [7, 8, 9, 10]) {
   test(
-    `${count} jobs that wait are claimed at once, and as many at a time as are asked for`,
-    inHand(async (hand) => {
+    `${count} ready jobs are claimed at once, and in groups of the requested size`,
+    inWorld(async (world) => {
       const enqueue = () =>
-        hand.holdfast.queue('mail').enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: n })))
+        world.holdfast.queue('mail').enqueueMany(Array.from({ length: count }, (_, n) => ({ payload: n })))
       const all = Array.from({ length: count }, (_, n) => n)
       await enqueue()
-      assert.deepEqual(await hand.claim(), all)
+      assert.deepEqual(await world.claim(), all)
       await enqueue()
-      assert.deepEqual(await hand.claim('mail', 3), all.slice(0, 3))
-      assert.deepEqual(await hand.claim(), all.slice(3))
+      assert.deepEqual(await world.claim('mail', 3), all.slice(0, 3))
+      assert.deepEqual(await world.claim(), all.slice(3))
     }),
   )
 }

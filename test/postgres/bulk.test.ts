@@ -1,75 +1,75 @@
-// What is done to many jobs costs so much for each of them, however many there are: four times the jobs, about four times the
-// rows and blocks. Judged by what the server says it touched. Only copies in memory are judged by time, generously. An old snapshot
-// is open all the while, so that nothing which was deleted leaves the tables and their indexes.
+// Bulk operations cost the same for each job, however many jobs there are: four times the jobs touch about four times the rows
+// and blocks. The figures are the server's statistics. Only copies in memory are judged by time, with a wide margin.
+// An old snapshot is open throughout, so that deleted rows stay in the tables and indexes.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
-import { type Hand, newPool, setup, useDatabase } from './hand.ts'
+import { newPool, setup, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
 const few = 2_000
 const times = 4
-/** Fewer where time is measured: the slowest call must end before the timeout of statements. */
+/** Fewer jobs where time is measured: the slowest call must end before the statement timeout. */
 const some = 1_000
-/** What is quadratic touches sixteen times as many. */
+/** A quadratic operation touches sixteen times as many. */
 const timesMost = 6
 
 interface Bulk {
-  /** Makes so many jobs; answers the batch that they are items of, if they are. */
-  make(hand: Hand, jobs: number): Promise<string | null>
-  /** Answers how many jobs it was done to. */
+  /** Makes this many jobs. Returns their batch, if they are items of one. */
+  make(world: World, jobs: number): Promise<string | null>
+  /** Returns how many jobs it was applied to. */
   act(holdfast: Holdfast, batch: string | null): Promise<number>
 }
 
 const requeueAll: Bulk['act'] = async (holdfast) => (await holdfast.requeueAll({ queue: 'mail' })).requeued
 
 const bulks: Readonly<Record<string, Bulk>> = {
-  requeueAll: { make: (hand, jobs) => makeEnded(hand, jobs, 'dead'), act: requeueAll },
+  requeueAll: { make: (world, jobs) => makeEnded(world, jobs, 'dead'), act: requeueAll },
   'requeueAll of items of many batches': {
-    make: async (hand, jobs) => {
-      for (let n = 0; n < jobs / 20; n++) await makeBatch(hand, 20, 'dead')
+    make: async (world, jobs) => {
+      for (let n = 0; n < jobs / 20; n++) await makeBatch(world, 20, 'dead')
       return null
     },
     act: requeueAll,
   },
   'a dry run': {
-    make: (hand, jobs) => makeEnded(hand, jobs, 'dead'),
+    make: (world, jobs) => makeEnded(world, jobs, 'dead'),
     act: async (holdfast) => (await holdfast.requeueAll({ queue: 'mail' }, { dryRun: true })).requeued,
   },
   'requeueAll by a text that few errors have': {
-    make: async (hand, jobs) => {
-      await makeEnded(hand, jobs * 0.9, 'dead')
-      return makeEnded(hand, jobs * 0.1, 'dead', { error: 'rare' })
+    make: async (world, jobs) => {
+      await makeEnded(world, jobs * 0.9, 'dead')
+      return makeEnded(world, jobs * 0.1, 'dead', { error: 'rare' })
     },
     act: async (holdfast) => 10 * (await holdfast.requeueAll({ queue: 'mail', error: 'rare' })).requeued,
   },
   'purge of what is done': {
-    make: (hand, jobs) => makeEnded(hand, jobs, 'done'),
+    make: (world, jobs) => makeEnded(world, jobs, 'done'),
     act: async (holdfast) => (await holdfast.purge('mail', { states: ['done'] })).deleted,
   },
   'purge of what is ready': {
-    make: (hand, jobs) => makeWaiting(hand, jobs, 'pg_current_xact_id()'),
+    make: (world, jobs) => makeWaiting(world, jobs, 'pg_current_xact_id()'),
     act: async (holdfast) => (await holdfast.purge('mail', { states: ['ready'] })).deleted,
   },
   'purge of what is scheduled': {
-    make: (hand, jobs) => makeWaiting(hand, jobs, 'null'),
+    make: (world, jobs) => makeWaiting(world, jobs, 'null'),
     act: async (holdfast) => (await holdfast.purge('mail', { states: ['scheduled'] })).deleted,
   },
   'a retry of failed items': {
-    make: (hand, jobs) => makeBatch(hand, jobs, 'dead'),
+    make: (world, jobs) => makeBatch(world, jobs, 'dead'),
     act: async (holdfast, batch) => {
       await (await holdfast.getBatch(batch as string))?.retryFailed()
       return (await holdfast.stats('mail')).ready
     },
   },
   'a batch that is cancelled': {
-    make: async (hand, jobs) => {
+    make: async (world, jobs) => {
       const items = Array.from({ length: jobs }, (_, payload) => ({ queue: 'mail', payload }))
-      return (await hand.holdfast.batch({ name: 'big' }, items)).id
+      return (await world.holdfast.batch({ name: 'big' }, items)).id
     },
     act: async (holdfast, batch) => {
       await (await holdfast.getBatch(batch as string))?.cancel()
@@ -77,7 +77,7 @@ const bulks: Readonly<Record<string, Bulk>> = {
     },
   },
   'a batch that is deleted': {
-    make: (hand, jobs) => makeBatch(hand, jobs, 'done'),
+    make: (world, jobs) => makeBatch(world, jobs, 'done'),
     act: async (holdfast, batch) => {
       const { done } = await holdfast.stats('mail')
       await (await holdfast.getBatch(batch as string))?.delete()
@@ -93,15 +93,15 @@ describe('the rows and blocks that are touched for each job stay the same for', 
       const many = await costOf(bulk, few * times)
       for (const what of ['rows', 'blocks'] as const) {
         const ratio = (many[what] / one[what]).toFixed(1)
-        const told = `${few} jobs: ${one[what]} ${what}; ${few * times}: ${many[what]}, ${ratio} times as many`
-        t.diagnostic(told)
-        assert.ok(many[what] < one[what] * timesMost, told)
+        const message = `${few} jobs: ${one[what]} ${what}; ${few * times}: ${many[what]}, ${ratio} times as many`
+        t.diagnostic(message)
+        assert.ok(many[what] < one[what] * timesMost, message)
       }
     })
   }
 })
 
-/** Calls whose answer grows with what they carry: `$1` tells one call from the next, `$2` is how much it carries. */
+/** Calls whose answer grows with their input: `$1` distinguishes calls, `$2` is the number of jobs or writes. */
 const calls: Readonly<Record<string, string>> = {
   'an enqueue of many jobs with dedup keys': `
     select holdfast.enqueue(jsonb_build_array((select jsonb_agg(jsonb_build_object('id', gen_random_uuid(), 'name', 'mail',
@@ -120,15 +120,15 @@ const calls: Readonly<Record<string, string>> = {
 describe('the time for each job or write stays about the same for', () => {
   for (const [name, text] of Object.entries(calls)) {
     test(name, async (t) => {
-      await using hand = await setup()
-      await hand.holdfast.queue('mail').enqueue('first')
+      await using world = await setup()
+      await world.holdfast.queue('mail').enqueue('first')
       let call = 0
       const msOf = async (much: number) => {
         const begun = performance.now()
-        await hand.rows(text, [String(call++ * 10), much])
+        await world.rows(text, [String(call++ * 10), much])
         return performance.now() - begun
       }
-      // Where the server copied the whole answer for each job, it took 10 to 20 times as long. Other work makes some tries slow.
+      // When the server copied the whole answer for each job, it took 10 to 20 times as long. Other load makes some tries slow.
       const ratios: number[] = []
       while (ratios.length < 4 && ratios.every((ratio) => ratio > 8)) {
         const one = await msOf(some)
@@ -141,25 +141,25 @@ describe('the time for each job or write stays about the same for', () => {
 })
 
 interface Cost {
-  /** Rows and entries of indexes that scans came by, also such as were deleted. */
+  /** Rows and index entries that were scanned, deleted ones included. */
   readonly rows: number
   readonly blocks: number
 }
 
 async function costOf({ make, act }: Bulk, jobs: number): Promise<Cost> {
-  await using hand = await setup()
-  await hand.holdfast.queue('mail').enqueue('first')
-  await hand.rows('alter table holdfast.job set (autovacuum_enabled = off)')
-  await hand.rows('alter table holdfast.ended_rest set (autovacuum_enabled = off)')
-  await hand.holdfast.purge('mail')
-  const batch = await make(hand, jobs)
-  const old = await hand.begin('begin isolation level repeatable read')
+  await using world = await setup()
+  await world.holdfast.queue('mail').enqueue('first')
+  await world.rows('alter table holdfast.job set (autovacuum_enabled = off)')
+  await world.rows('alter table holdfast.ended_rest set (autovacuum_enabled = off)')
+  await world.holdfast.purge('mail')
+  const batch = await make(world, jobs)
+  const old = await world.begin('begin isolation level repeatable read')
   await old.run('select 1')
-  const pool = newPool(hand.url, 1) // all in one session, which can be told to hand over its statistics
-  const holdfast = await open(postgres({ pool, schema: hand.schema.name, listen: false }))
+  const pool = newPool(world.url, 1) // one session, so that its statistics can be flushed
+  const holdfast = await open(postgres({ pool, schema: world.schema.name, listen: false }))
   const cost = async (): Promise<Cost> => {
     await pool.query('select pg_stat_force_next_flush()')
-    const { rows } = await pool.query(touched, [hand.schema.name])
+    const { rows } = await pool.query(touched, [world.schema.name])
     return { rows: Number(rows[0].rows), blocks: Number(rows[0].blocks) }
   }
   const before = await cost()
@@ -178,12 +178,12 @@ const touched = `
    where t.schemaname = $1 and (t.relname = 'job' or t.relname like 'ended_%')`
 
 async function makeEnded(
-  hand: Hand,
+  world: World,
   jobs: number,
   state: 'dead' | 'done',
   { batch = null, error = 'no' }: { readonly batch?: number | null; readonly error?: string } = {},
 ): Promise<null> {
-  await hand.rows(
+  await world.rows(
     `insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
        attempts, max_attempts, attempt, started_at, worker, ending, batch, payload, error)
      select nextval('holdfast.number'), holdfast.now_ms(null), 4e18, 5, 0, 0, gen_random_uuid(), q.no, 5, $2, 1, 1, 1, 0, 'w',
@@ -191,38 +191,38 @@ async function makeEnded(
        from holdfast.queue q, generate_series(1, $1::int) n where q.name = 'mail'`,
     [jobs, state, batch, JSON.stringify({ name: 'Error', message: error })],
   )
-  await hand.rows(
+  await world.rows(
     `insert into holdfast.tally (xid, queue, ${state}) select pg_current_xact_id(), no, $1 from holdfast.queue where name = 'mail'`,
     [jobs],
   )
   return null
 }
 
-async function makeBatch(hand: Hand, jobs: number, state: 'dead' | 'done'): Promise<string> {
+async function makeBatch(world: World, jobs: number, state: 'dead' | 'done'): Promise<string> {
   const id = randomUUID()
-  const [row] = await hand.rows(
+  const [row] = await world.rows(
     `insert into holdfast.batch (id, name, created_at, submitted, is_closed, started_at, finished_at)
      values ($1, 'big', 0, $2, true, 0, 0) returning no`,
     [id, jobs],
   )
   const no = row?.['no'] as number
-  await hand.rows(`select holdfast.open_lanes('{mail}', '{5}', 0, 0, $1)`, [id])
-  await makeEnded(hand, jobs, state, { batch: no })
-  await hand.rows(`insert into holdfast.batch_tally (batch, xid, ${state}) values ($1, pg_current_xact_id(), $2)`, [
+  await world.rows(`select holdfast.open_lanes('{mail}', '{5}', 0, 0, $1)`, [id])
+  await makeEnded(world, jobs, state, { batch: no })
+  await world.rows(`insert into holdfast.batch_tally (batch, xid, ${state}) values ($1, pg_current_xact_id(), $2)`, [
     no,
     jobs,
   ])
   return id
 }
 
-async function makeWaiting(hand: Hand, jobs: number, readyXid: string): Promise<null> {
-  await hand.rows(
+async function makeWaiting(world: World, jobs: number, readyXid: string): Promise<null> {
+  await world.rows(
     `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
      select s.n, s.n, ${readyXid}, 4e12, 0, gen_random_uuid(), $2, 25, '"payload"'
        from (select nextval('holdfast.number') as n from generate_series(1, $1::int)) s`,
-    [jobs, await hand.lane('mail')],
+    [jobs, await world.lane('mail')],
   )
-  await hand.rows(
+  await world.rows(
     `insert into holdfast.tally (xid, queue, ${readyXid === 'null' ? 'scheduled' : 'ready'})
      select pg_current_xact_id(), no, $1 from holdfast.queue where name = 'mail'`,
     [jobs],

@@ -1,4 +1,4 @@
-// Statements as `call.ts` sends them, through whatever stands between the store and the server.
+// Statements as `call.ts` sends them, through drivers and pools that wrap the connection in different ways.
 
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
@@ -6,9 +6,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { open, postgres } from '../../src/index.ts'
 import { setup } from './exactness-database.ts'
-import { until } from './hand.ts'
+import { until } from './world.ts'
 
-test('a driver that keeps the protocol to itself is asked in its own way', async () => {
+test('a driver that does not expose the protocol is called by its public query method', async () => {
   await using database = await setup()
   const kinds = new Set<string>()
   const Closed = closedClient((statement) =>
@@ -19,13 +19,13 @@ test('a driver that keeps the protocol to itself is asked in its own way', async
   assert.deepEqual([...kinds], ['its own'])
 })
 
-test('a pool of any sort gives the same', async () => {
+test('every kind of pool gives the same results', async () => {
   await using database = await setup()
   await using pool = ending(new pg.Pool({ connectionString: database.url, max: 3, binary: true } as pg.PoolConfig))
   assert.deepEqual(await wholeLife(pool), ['mail', { n: 1 }, 'done', { fine: true }])
 })
 
-test("the driver's own timeout of a query is over with its answer", async () => {
+test("the driver's own query timer ends with the answer", async () => {
   await using database = await setup()
   await using pool = ending(
     new pg.Pool({ connectionString: database.url, max: 3, query_timeout: 60_000, idleTimeoutMillis: 0 }),
@@ -36,7 +36,7 @@ test("the driver's own timeout of a query is over with its answer", async () => 
   await until(async () => timers() <= before, 'no timer is left')
 })
 
-test("a statement that the driver's own timeout ends is sent again, and lands once", async () => {
+test("a statement that the driver's own timeout ends is sent again, and commits once", async () => {
   await using database = await setup()
   await using pool = ending(new pg.Pool({ connectionString: database.url, max: 3, query_timeout: 300 }))
   await using holdfast = await open(postgres({ pool }))
@@ -55,10 +55,10 @@ test("a statement that the driver's own timeout ends is sent again, and lands on
   )
 })
 
-test('who wraps the query of a connection hears of the end of each, and may refuse to send it', async () => {
+test('a wrapper around the query method sees the end of each query, and may refuse to send it', async () => {
   await using database = await setup()
   await using pool = ending(new pg.Pool({ connectionString: database.url, max: 3 }))
-  const heard: (string | null)[] = []
+  const verbs: (string | null)[] = []
   let refuses = 1
   pool.on('connect', (client) => {
     const query = client.query
@@ -72,7 +72,7 @@ test('who wraps the query of a connection hears of the end of each, and may refu
       }
       if (callback) {
         statement.callback = (error, answer) => {
-          heard.push(/\.(\w+)\(/.exec(text)?.[1] ?? null)
+          verbs.push(/\.(\w+)\(/.exec(text)?.[1] ?? null)
           callback(error, answer)
         }
       }
@@ -80,7 +80,7 @@ test('who wraps the query of a connection hears of the end of each, and may refu
     }) as typeof client.query
   })
   assert.deepEqual(await wholeLife(pool), ['mail', { n: 1 }, 'done', { fine: true }])
-  for (const verb of ['enqueue_plain', 'claim', 'settle_done']) assert.ok(heard.includes(verb), verb)
+  for (const verb of ['enqueue_plain', 'claim', 'settle_done']) assert.ok(verbs.includes(verb), verb)
   assert.ok(refuses < 0)
 })
 
@@ -93,12 +93,12 @@ async function wholeLife(pool: pg.Pool): Promise<unknown[]> {
   return [job?.queue, lease?.job.payload, job?.state, job?.result]
 }
 
-/** Everything that a client of the driver can do, without the connection inside. */
+/** A client with all methods of the driver's, without access to the connection inside. */
 function closedClient(onQuery: (statement: object) => void): typeof pg.Client {
   return class {
     constructor(options: pg.ClientConfig) {
       const client = new pg.Client(options)
-      // biome-ignore lint/correctness/noConstructorReturn: it stands for the client
+      // biome-ignore lint/correctness/noConstructorReturn: it replaces the client
       return new Proxy(client, {
         get: (target, name) => {
           if (name === 'connection') return undefined

@@ -1,46 +1,49 @@
-// A job alone: what has to hold for the short way to claim (`schema/functions/claim-one.ts`). Each condition is shown by what the
-// claim brings, and once more without it, where the claim must bring something else. Late commits and gaps are shown for both
-// ways in `late-commits.test.ts`, `in-progress.test.ts` and `bound.test.ts`.
+// The short claim of a single job (`schema/functions/claim-one.ts`) and the conditions for its use. Each condition is tested
+// twice: with it the claim returns what is right, and without it something else. Late commits and gaps are tested for both kinds
+// of claim in `late-commits.test.ts`, `in-progress.test.ts` and `bound.test.ts`.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type CallerTx, type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+import { type CallerTx, inWorld, type Rule, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
-const toldOf: Rule = { from: 'if not (is_plain and', to: `raise exception 'claimed alone'; if not (is_plain and` }
+const raisesIfAlone: Rule = {
+  from: 'if not (is_plain and',
+  to: `raise exception 'claimed alone'; if not (is_plain and`,
+}
 
 test(
-  'a job that follows one that was alone is claimed as one',
-  inHand(
-    async (hand) => {
-      await hand.enqueue('mail', 'a')
-      await assert.rejects(hand.claim(), /claimed alone/)
+  'after a claim that took a single job, the next single job is claimed by the short claim',
+  inWorld(
+    async (world) => {
+      await world.enqueue('mail', 'a')
+      await assert.rejects(world.claim(), /claimed alone/)
     },
-    { alone: true, without: [toldOf] },
+    { alone: true, without: [raisesIfAlone] },
   ),
 )
 
 test(
-  'jobs that follow several are claimed as many',
-  inHand(
-    async (hand) => {
-      await hand.enqueue('post', 'a')
-      await hand.enqueue('post', 'b')
-      assert.deepEqual(await hand.claim('post'), ['a', 'b'])
-      await hand.enqueue('post', 'c')
-      assert.deepEqual(await hand.claim('post'), ['c'])
+  'after a claim that took several jobs, the next claim is the long one',
+  inWorld(
+    async (world) => {
+      await world.enqueue('post', 'a')
+      await world.enqueue('post', 'b')
+      assert.deepEqual(await world.claim('post'), ['a', 'b'])
+      await world.enqueue('post', 'c')
+      assert.deepEqual(await world.claim('post'), ['c'])
     },
-    { alone: true, without: [toldOf] },
+    { alone: true, without: [raisesIfAlone] },
   ),
 )
 
 interface Condition {
   readonly title: string
   readonly rules: readonly Rule[]
-  readonly show: (hand: Hand) => Promise<unknown>
-  /** It changes rows behind the store's back, so counts are not recounted. */
+  readonly show: (world: World) => Promise<unknown>
+  /** It changes rows directly, so counts are not recounted. */
   readonly tampers?: true
   readonly brings: unknown
   readonly without: unknown
@@ -48,118 +51,118 @@ interface Condition {
 
 const conditions: readonly Condition[] = [
   {
-    title: 'a queue that is paused gives nothing',
+    title: 'nothing is claimed from a paused queue',
     rules: [{ from: 'if v_paused then', to: 'if false then' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'a')
-      await hand.holdfast.pause('mail')
-      return hand.claim()
+    show: async (world) => {
+      await world.enqueue('mail', 'a')
+      await world.holdfast.pause('mail')
+      return world.claim()
     },
     brings: [],
     without: ['a'],
   },
   {
-    title: 'a lane that was opened since is looked into',
+    title: 'a lane that was opened since the last claim is included',
     rules: [{ from: 'limit 2) = array[p_epoch]', to: 'limit 1) = array[p_epoch]' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'low')
-      await hand.enqueue('mail', 'high', { priority: 0 })
-      return hand.claim()
+    show: async (world) => {
+      await world.enqueue('mail', 'low')
+      await world.enqueue('mail', 'high', { priority: 0 })
+      return world.claim()
     },
     brings: ['high', 'low'],
     without: ['low'],
   },
   {
-    title: 'a limit that was set since holds',
+    title: 'a limit that was set since the last claim is respected',
     rules: [{ from: 'q.max_running is null and', to: '' }],
-    show: async (hand) => {
-      const queue = hand.holdfast.queue('mail', { limit: { concurrency: 1 } })
+    show: async (world) => {
+      const queue = world.holdfast.queue('mail', { limit: { concurrency: 1 } })
       await queue.enqueue('a')
-      const first = await hand.claim()
+      const first = await world.claim()
       await queue.enqueue('b')
-      return [first, await hand.claim()]
+      return [first, await world.claim()]
     },
     brings: [['a'], []],
     without: [['a'], ['b']],
   },
   {
-    title: 'a rate that was set since holds',
+    title: 'a rate that was set since the last claim is respected',
     rules: [{ from: 'and q.max_starts is null', to: '' }],
-    show: async (hand) => {
-      const queue = hand.holdfast.queue('mail', { limit: { rate: { count: 1, per: '1h' } } })
+    show: async (world) => {
+      const queue = world.holdfast.queue('mail', { limit: { rate: { count: 1, per: '1h' } } })
       await queue.enqueue('a')
-      const first = await hand.claim()
+      const first = await world.claim()
       await queue.enqueue('b')
-      return [first, await hand.claim()]
+      return [first, await world.claim()]
     },
     brings: [['a'], []],
     without: [['a'], ['b']],
   },
   {
-    title: 'a rate of each key that was set since holds',
+    title: 'a rate per key that was set since the last claim is respected',
     rules: [{ from: 'and q.key_max_starts is null', to: '' }],
-    show: async (hand) => {
-      const queue = hand.holdfast.queue('mail', { limit: { key: () => 'k', rate: { count: 1, per: '1h' } } })
+    show: async (world) => {
+      const queue = world.holdfast.queue('mail', { limit: { key: () => 'k', rate: { count: 1, per: '1h' } } })
       await queue.enqueue('a')
-      const [lease] = await hand.holdfast.claim(['mail'], { max: 100 })
+      const [lease] = await world.holdfast.claim(['mail'], { max: 100 })
       await lease?.done()
       await queue.enqueue('b')
-      await hand.holdfast.sweep()
-      return [lease?.job.payload, await hand.claim()]
+      await world.holdfast.sweep()
+      return [lease?.job.payload, await world.claim()]
     },
     brings: ['a', []],
     without: ['a', ['b']],
   },
   {
-    title: 'a transaction that is not read committed brings nothing',
+    title: 'a transaction that is not read committed claims nothing',
     rules: [{ from: `current_setting('transaction_isolation') = 'read committed' and`, to: '' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'a')
-      return misfits(hand, await hand.begin('begin isolation level repeatable read'))
+    show: async (world) => {
+      await world.enqueue('mail', 'a')
+      return doesNotApply(world, await world.begin('begin isolation level repeatable read'))
     },
     brings: true,
     without: false,
   },
   {
-    title: 'a transaction that has written brings nothing',
+    title: 'a transaction that has written claims nothing',
     rules: [{ from: 'and pg_current_xact_id_if_assigned() is null', to: '' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'a')
-      const tx = await hand.begin()
+    show: async (world) => {
+      await world.enqueue('mail', 'a')
+      const tx = await world.begin()
       await tx.xid()
-      return misfits(hand, tx)
+      return doesNotApply(world, tx)
     },
     brings: true,
     without: false,
   },
   {
-    title: 'who came back goes first',
+    title: 'a released job is claimed first',
     rules: [{ from: 'k.lane = p_lane + 1 and (k.ready_xid, k.ord) > (f.xid, f.ord)', to: 'false' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'back')
-      const [lease] = await hand.holdfast.claim(['mail'])
+    show: async (world) => {
+      await world.enqueue('mail', 'back')
+      const [lease] = await world.holdfast.claim(['mail'])
       await lease?.release()
-      await hand.enqueue('mail', 'new')
-      return hand.claim()
+      await world.enqueue('mail', 'new')
+      return world.claim()
     },
     brings: ['back', 'new'],
     without: ['new'],
   },
   {
-    title: 'who came back in a transaction that committed late is claimed',
+    title: 'a job that was released in a transaction that committed late is claimed',
     rules: [{ from: `and f.gap_xids = '{}'`, to: '' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'back')
-      const [lease] = await hand.holdfast.claim(['mail'])
+    show: async (world) => {
+      await world.enqueue('mail', 'back')
+      const [lease] = await world.holdfast.claim(['mail'])
       await lease?.release()
-      const front = (await hand.lane('mail')) + 1
-      await hand.rows(
+      const front = (await world.lane('mail')) + 1
+      await world.rows(
         `insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
          select j.lane, pg_current_xact_id(), 0, array[j.ready_xid], '{0}' from holdfast.job j where j.lane = $1`,
         [front],
       )
-      await hand.enqueue('mail', 'new')
-      return hand.claim()
+      await world.enqueue('mail', 'new')
+      return world.claim()
     },
     brings: ['back', 'new'],
     without: ['new'],
@@ -167,116 +170,116 @@ const conditions: readonly Condition[] = [
   {
     title: 'two jobs are both claimed',
     rules: [{ from: 'k.lane = p_lane and (k.ready_xid, k.ord) > (j.ready_xid, j.ord)', to: 'false' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'a')
-      await hand.enqueue('mail', 'b')
-      return [await hand.claim(), await hand.claim()]
+    show: async (world) => {
+      await world.enqueue('mail', 'a')
+      await world.enqueue('mail', 'b')
+      return [await world.claim(), await world.claim()]
     },
     brings: [['a', 'b'], []],
     without: [['a'], []],
   },
   {
-    title: 'where one is wanted the bound stops behind it',
+    title: 'a claim of at most one job leaves the bound right after that job',
     rules: [{ from: 'case when p_max = 1 then j.ready_xid else', to: 'case when false then j.ready_xid else' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'a')
-      await hand.enqueue('mail', 'b')
-      return [await hand.claim('mail', 1), await hand.claim('mail', 1)]
+    show: async (world) => {
+      await world.enqueue('mail', 'a')
+      await world.enqueue('mail', 'b')
+      return [await world.claim('mail', 1), await world.claim('mail', 1)]
     },
     brings: [['a'], ['b']],
     without: [['a'], []],
   },
   {
-    title: 'a job of a transaction that committed late comes before the next',
+    title: 'a job of a transaction that committed late is claimed before newer ones',
     rules: [{ from: 'is_plain := not v_hides and', to: 'is_plain :=' }],
-    show: async (hand) => {
-      const tx = await hand.begin()
+    show: async (world) => {
+      const tx = await world.begin()
       await tx.enqueue('mail', 'late')
-      await hand.enqueue('mail', 'first')
-      const first = await hand.claim()
+      await world.enqueue('mail', 'first')
+      const first = await world.claim()
       await tx.commit()
-      await hand.enqueue('mail', 'next')
-      return [first, await hand.claim(), await hand.claim()]
+      await world.enqueue('mail', 'next')
+      return [first, await world.claim(), await world.claim()]
     },
     brings: [['first'], ['late', 'next'], []],
     without: [['first'], ['next'], []],
   },
   {
-    title: 'a job that is too late to start is not claimed',
+    title: 'a job that is past its startBefore is not claimed',
     rules: [{ from: 'j.start_before is null and', to: '' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'late', { startBefore: Date.now() + 30 })
+    show: async (world) => {
+      await world.enqueue('mail', 'late', { startBefore: Date.now() + 30 })
       await sleep(60)
-      return hand.claim()
+      return world.claim()
     },
     brings: [],
     without: ['late'],
   },
   {
-    title: 'one that was passed over for being late is claimed where it is not any more',
+    title: 'a job that was skipped as too late is claimed when it is no longer too late',
     rules: [{ from: 'o.lane in (p_lane, p_lane + 1) and o.passed', to: 'false' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'late', { startBefore: Date.now() + 60_000 }) // as if the clock had been set back since
-      await hand.rows('update holdfast.overdue set passed = true')
-      const [row] = await hand.rows('select pg_snapshot_xmax(pg_current_snapshot())::text as xid')
-      await hand.setCursor('mail', row?.['xid'] as string)
-      return hand.claim()
+    show: async (world) => {
+      await world.enqueue('mail', 'late', { startBefore: Date.now() + 60_000 }) // as if the clock had been set back since
+      await world.rows('update holdfast.overdue set passed = true')
+      const [row] = await world.rows('select pg_snapshot_xmax(pg_current_snapshot())::text as xid')
+      await world.setCursor('mail', row?.['xid'] as string)
+      return world.claim()
     },
     brings: ['late'],
     without: [],
   },
   {
-    title: 'a key that is taken until the first claim is free after it',
+    title: 'a dedup key with the scope "waiting" is free after the first claim',
     rules: [{ from: `and j.dedup_scope is distinct from 'waiting'`, to: '' }],
-    show: async (hand) => {
+    show: async (world) => {
       const dedup = { key: 'k', scope: 'waiting' } as const
-      await hand.enqueue('mail', 'a', { dedup })
-      await hand.claim()
-      return (await hand.holdfast.queue('mail').enqueue('b', { dedup })).status
+      await world.enqueue('mail', 'a', { dedup })
+      await world.claim()
+      return (await world.holdfast.queue('mail').enqueue('b', { dedup })).status
     },
     brings: 'created',
     without: 'duplicate',
   },
   {
-    title: 'a cursor ahead of the cluster is found out',
+    title: 'a cursor ahead of the cluster is detected',
     rules: [{ from: 'and c.xid <= pg_snapshot_xmax(s.snapshot) and', to: 'and' }],
-    show: async (hand) => {
-      await hand.setCursor('mail', '900000000000')
-      await hand.enqueue('mail', 'a')
-      return hand.claim()
+    show: async (world) => {
+      await world.setCursor('mail', '900000000000')
+      await world.enqueue('mail', 'a')
+      return world.claim()
     },
     brings: ['a'],
     without: [],
   },
   {
-    title: 'a cursor of those who came back that is ahead of the cluster is found out',
+    title: 'a cursor of released jobs that is ahead of the cluster is detected',
     rules: [{ from: 'and f.xid <= pg_snapshot_xmax(s.snapshot)', to: '' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'back')
-      const [lease] = await hand.holdfast.claim(['mail'])
+    show: async (world) => {
+      await world.enqueue('mail', 'back')
+      const [lease] = await world.holdfast.claim(['mail'])
       await lease?.release()
-      await hand.rows(
+      await world.rows(
         `insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords) values ($1, '900000000000', 0, '{}', '{}')`,
-        [(await hand.lane('mail')) + 1],
+        [(await world.lane('mail')) + 1],
       )
-      await hand.enqueue('mail', 'new')
-      return (await hand.claim()).toSorted()
+      await world.enqueue('mail', 'new')
+      return (await world.claim()).toSorted()
     },
     brings: ['back', 'new'],
     without: ['new'],
   },
   {
-    title: "a lane that is another queue's by now, because the database was set back, is not claimed from",
+    title: 'a lane that belongs to another queue since the database was restored is not claimed from',
     rules: [{ from: 'limit 2) = array[p_epoch]', to: 'limit 2) is not null' }],
-    show: async (hand) => {
-      await hand.enqueue('mail', 'a')
-      await hand.enqueue('other', 'b')
-      await hand.rows(
+    show: async (world) => {
+      await world.enqueue('mail', 'a')
+      await world.enqueue('other', 'b')
+      await world.rows(
         `update holdfast.lane set queue = (select no from holdfast.queue where name = 'other'), priority = 9
                         where no = $1`,
-        [await hand.lane('mail')],
+        [await world.lane('mail')],
       )
-      return hand.claim()
+      return world.claim()
     },
     tampers: true,
     brings: [],
@@ -284,69 +287,69 @@ const conditions: readonly Condition[] = [
   },
 ]
 
-/** Whether the short way says, in this transaction, that there is more to it. */
-async function misfits(hand: Hand, tx: CallerTx): Promise<unknown> {
-  const text = `select c.lane is null as misfits from holdfast.lane l
+/** Whether the short claim, in this transaction, reports that it does not apply. */
+async function doesNotApply(world: World, tx: CallerTx): Promise<unknown> {
+  const text = `select c.lane is null as does_not_apply from holdfast.lane l
     cross join lateral holdfast.claim_one($1, 'worker', 60000, 100, 'mail', l.no, l.epoch, '{}', null) c where l.no = $2`
-  const [row] = await tx.run(text, [randomUUID(), await hand.lane('mail')])
+  const [row] = await tx.run(text, [randomUUID(), await world.lane('mail')])
   await tx.rollback()
-  return row?.['misfits']
+  return row?.['does_not_apply']
 }
 
 for (const { title, rules, show, tampers, brings, without } of conditions) {
   test(
     title,
-    inHand(async (hand) => assert.deepEqual(await show(hand), brings), {
+    inWorld(async (world) => assert.deepEqual(await show(world), brings), {
       alone: true,
       ...(tampers && { without: [] }),
     }),
   )
   test(
-    `without that: ${title}`,
-    inHand(async (hand) => assert.deepEqual(await show(hand), without), { alone: true, without: rules }),
+    `without the condition it fails: ${title}`,
+    inWorld(async (world) => assert.deepEqual(await show(world), without), { alone: true, without: rules }),
   )
 }
 
 test(
-  'where a claim took long, the next is one like any other, which moves bounds',
-  inHand(
-    async (hand) => {
-      await hand.withoutRule({ from: `interval := '1 minute'`, to: `interval := '0'` })
-      await hand.enqueue('mail', 'a')
-      assert.deepEqual(await hand.claim(), ['a'])
-      await hand.withoutRule(toldOf)
-      await hand.enqueue('mail', 'b')
-      assert.deepEqual(await hand.claim(), ['b'])
+  'after a slow claim, the next one is a long claim, which moves bounds',
+  inWorld(
+    async (world) => {
+      await world.withoutRule({ from: `interval := '1 minute'`, to: `interval := '0'` })
+      await world.enqueue('mail', 'a')
+      assert.deepEqual(await world.claim(), ['a'])
+      await world.withoutRule(raisesIfAlone)
+      await world.enqueue('mail', 'b')
+      assert.deepEqual(await world.claim(), ['b'])
     },
     { alone: true, without: [] },
   ),
 )
 
 test(
-  'where it did not fit, it is not tried again at once',
-  inHand(
-    async (hand) => {
-      await hand.enqueue('mail', 'a', { dedup: { key: 'k', scope: 'waiting' } })
-      assert.deepEqual(await hand.claim(), ['a'])
-      await hand.withoutRule(toldOf)
-      await hand.enqueue('mail', 'b')
-      assert.deepEqual(await hand.claim(), ['b'])
+  'after a short claim did not apply, the next claim does not try it',
+  inWorld(
+    async (world) => {
+      await world.enqueue('mail', 'a', { dedup: { key: 'k', scope: 'waiting' } })
+      assert.deepEqual(await world.claim(), ['a'])
+      await world.withoutRule(raisesIfAlone)
+      await world.enqueue('mail', 'b')
+      assert.deepEqual(await world.claim(), ['b'])
     },
     { alone: true, without: [] },
   ),
 )
 
 test(
-  'leases of finished claims are taken along, however many claims bring nothing',
-  inHand(
-    async (hand) => {
+  'leases of finished claims are removed, even after many claims that took nothing',
+  inWorld(
+    async (world) => {
       for (let i = 0; i < 24; i++) {
-        await hand.enqueue('mail', i)
-        const [lease] = await hand.holdfast.claim(['mail'])
+        await world.enqueue('mail', i)
+        const [lease] = await world.holdfast.claim(['mail'])
         await lease?.done()
-        assert.deepEqual(await hand.claim(), [])
+        assert.deepEqual(await world.claim(), [])
       }
-      const [row] = await hand.rows('select count(*)::int as n from holdfast.lease')
+      const [row] = await world.rows('select count(*)::int as n from holdfast.lease')
       assert.ok(Number(row?.['n']) <= 9, `${row?.['n']} leases`)
     },
     { alone: true },

@@ -1,10 +1,10 @@
-// Many processes claim at once while others commit: no job is held twice, and none is missing at the end.
+// Many processes claim at once while other transactions commit: no job is leased twice, and none is missing at the end.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { allJobs } from '../conformance/expect.ts'
-import { type Hand, inHand, useDatabase } from './hand.ts'
+import { inWorld, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -12,9 +12,9 @@ const claimerCount = 8
 const producerCount = 6
 const roundsPerProducer = 25
 
-/** Enqueues in transactions of its own, which stay open for a while, and of which every fifth is rolled back. */
-async function produce(hand: Hand, producer: number, committed: Set<string>): Promise<void> {
-  const tx = await hand.begin('select')
+/** Enqueues in its own transactions. They stay open for a while, and every fifth is rolled back. */
+async function produce(world: World, producer: number, committed: Set<string>): Promise<void> {
+  const tx = await world.begin('select')
   for (let round = 0; round < roundsPerProducer; round++) {
     await tx.run('begin')
     const ids = [await tx.enqueue(`q${round % 3}`, [producer, round, 0])]
@@ -38,15 +38,15 @@ async function consume(holdfast: Holdfast, max: number, isOver: () => boolean): 
 
 test(
   'eight clients that claim while six commit take every job once',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const clients: Holdfast[] = []
     for (let i = 0; i < claimerCount; i++) {
-      const client = await hand.another({ max: 3 })
+      const client = await world.another({ max: 3 })
       await client.sweep()
       clients.push(client)
     }
     const committed = new Set<string>()
-    const producers = Array.from({ length: producerCount }, (_, i) => produce(hand, i, committed))
+    const producers = Array.from({ length: producerCount }, (_, i) => produce(world, i, committed))
     let isOver = false
     const produced = Promise.all(producers).then(() => {
       isOver = true
@@ -56,35 +56,35 @@ test(
     const all = taken.flat()
     assert.equal(new Set(all).size, all.length, 'no job was taken twice')
     assert.deepEqual(all.toSorted(), [...committed].sort())
-    assert.equal((await hand.holdfast.stats()).done, committed.size)
+    assert.equal((await world.holdfast.stats()).done, committed.size)
   }),
 )
 
 const soloCount = 200
 
-/** One job after the other into one lane; of some the transaction stays open while others follow, and some are cancelled. */
-async function produceSlowly(hand: Hand, asked: Set<string>): Promise<string[]> {
+/** Enqueues single jobs into one lane. Some transactions stay open while others follow, and some jobs are cancelled. */
+async function produceSlowly(world: World, asked: Set<string>): Promise<string[]> {
   const ids: string[] = []
   for (let n = 0; n < soloCount; n++) {
-    const late = n % 9 === 4 ? await hand.begin() : null
+    const late = n % 9 === 4 ? await world.begin() : null
     if (late) ids.push(await late.enqueue('mail', n))
-    ids.push(await hand.enqueue('mail', n))
+    ids.push(await world.enqueue('mail', n))
     await delay(n % 4)
     await late?.commit()
     if (n % 7 !== 3) continue
     const last = ids.at(-1) as string
     asked.add(last)
-    await hand.holdfast.cancel(last).catch(isOver)
+    await world.holdfast.cancel(last).catch(isOver)
   }
   return ids
 }
 
-/** It has ended before it could be cancelled. */
+/** The job ended before it could be cancelled. */
 function isOver(error: unknown): void {
   if ((error as { code?: unknown }).code !== 'INVALID_STATE') throw error
 }
 
-/** Every fifth is given back once, and so comes before those that follow. */
+/** Every fifth job is released once, and so comes before those that follow. */
 async function consumeSolo(holdfast: Holdfast, isOver: () => boolean, givenBack: Set<string>): Promise<string[]> {
   const ended: string[] = []
   for (;;) {
@@ -105,23 +105,23 @@ async function consumeSolo(holdfast: Holdfast, isOver: () => boolean, givenBack:
 }
 
 test(
-  'five clients at one lane, where jobs come one by one, go back, commit late and are cancelled, end every job once',
-  inHand(
-    async (hand) => {
-      await hand.rows('create sequence holdfast.alone')
-      await hand.withoutRule({
+  'five clients on one lane, where jobs are enqueued one by one, released, committed late and cancelled, end every job once',
+  inWorld(
+    async (world) => {
+      await world.rows('create sequence holdfast.alone')
+      await world.withoutRule({
         from: 'if not (is_plain and',
         to: `perform nextval('holdfast.alone'); if not (is_plain and`,
       })
       const clients: Holdfast[] = []
-      for (let i = 0; i < 5; i++) clients.push(await hand.another({ max: 3 }))
+      for (let i = 0; i < 5; i++) clients.push(await world.another({ max: 3 }))
       const [asked, givenBack] = [new Set<string>(), new Set<string>()]
       let isOver = false
-      const produced = produceSlowly(hand, asked).finally(() => {
+      const produced = produceSlowly(world, asked).finally(() => {
         isOver = true
       })
       const ended = (await Promise.all(clients.map((client) => consumeSolo(client, () => isOver, givenBack)))).flat()
-      const jobs = await allJobs(hand.holdfast)
+      const jobs = await allJobs(world.holdfast)
       const idsOf = (some: typeof jobs) => some.map(({ id }) => id).sort()
       assert.deepEqual(idsOf(jobs), (await produced).toSorted(), 'none is missing')
       assert.deepEqual(ended.toSorted(), idsOf(jobs.filter(({ state }) => state === 'done')), 'none was done twice')
@@ -129,9 +129,9 @@ test(
       assert.deepEqual(
         others.filter(({ id, state }) => state !== 'cancelled' || !asked.has(id)),
         [],
-        'the others were cancelled, and only who was asked to be',
+        'the others were cancelled, and only those that were requested',
       )
-      const [used] = await hand.rows('select last_value::int as n from holdfast.alone')
+      const [used] = await world.rows('select last_value::int as n from holdfast.alone')
       assert.ok(Number(used?.['n']) > 5, `${used?.['n']} claims took the short way`)
     },
     { alone: true },

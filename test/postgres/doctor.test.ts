@@ -1,4 +1,4 @@
-// Each finding on a real server to which something really happened, and gone after what the finding says to do.
+// Every finding of the doctor: on a real server in the state that causes it, and gone after the fix that the finding names.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -10,12 +10,12 @@ import { claimOne } from '../conformance/expect.ts'
 import { startServer } from '../support/postgres.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { until } from './hand.ts'
 import { setup as setupRoles } from './role-database.ts'
+import { until } from './world.ts'
 
 const soon: DoctorOptions = { patience: 1 }
 
-test('a store that nothing happened to is well', async () => {
+test('a fresh store has no findings', async () => {
   await using server = await startServer({ inMemory: true })
   await using database = await setup(server)
   await using holdfast = await open(database.url)
@@ -25,7 +25,7 @@ test('a store that nothing happened to is well', async () => {
   assert.deepEqual(await bad(holdfast, { full: true }), [])
 })
 
-describe('who keeps the past alive', () => {
+describe('what keeps old row versions:', () => {
   test('a transaction left open, with the gaps that claims keep for it', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
@@ -47,7 +47,7 @@ describe('who keeps the past alive', () => {
     client.release(true)
   })
 
-  test('a transaction that was prepared and forgotten', async () => {
+  test('a prepared transaction that was never finished', async () => {
     await using database = await setup()
     await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
     const gid = `forgotten ${database.name}`
@@ -64,12 +64,12 @@ describe('who keeps the past alive', () => {
     assert.equal(await mine(), undefined)
   })
 
-  test('a replication slot that nobody reads', async () => {
+  test('a replication slot without a consumer', async () => {
     await using server = await startServer({ inMemory: true })
     await using database = await setup(server)
     await using holdfast = await open(database.url)
     await database.rows(`select pg_create_physical_replication_slot('left_behind', true)`)
-    assert.match((await one(holdfast, 'replication-slot')).sentence, /left_behind is used by nobody/)
+    assert.match((await one(holdfast, 'replication-slot')).sentence, /left_behind has no reader/)
     await database.rows(`select pg_drop_replication_slot('left_behind')`)
     assert.deepEqual(await all(holdfast, 'replication-slot'), [])
   })
@@ -90,7 +90,7 @@ describe('who keeps the past alive', () => {
 })
 
 describe('our tables', () => {
-  test('dead rows that nobody removes, and autovacuum that was switched off', async () => {
+  test('dead rows that are not removed, and autovacuum that is switched off', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     await database.rows('alter table holdfast.flush set (autovacuum_enabled = false)')
@@ -108,7 +108,7 @@ describe('our tables', () => {
     await until(async () => (await all(holdfast, 'dead-rows')).length === 0, 'the server has seen the vacuum')
   })
 
-  test('partitions that are missing, overdue ones, and finished jobs that lie in none', async () => {
+  test('missing partitions, overdue ones, and finished jobs without a partition', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     await database.rows(
@@ -123,12 +123,12 @@ describe('our tables', () => {
     assert.equal((await one(holdfast, 'partitions-missing', soon)).severity, 'warning')
     assert.match((await one(holdfast, 'partitions-overdue', soon)).sentence, /should have been dropped/)
     assert.equal((await one(holdfast, 'partitions-none', soon)).facts['jobs'], 1)
-    await holdfast.doctor({ fix: true }) // the function, too
+    await holdfast.doctor({ fix: true }) // and by the function as well
     const left = await bad(holdfast, soon)
     assert.deepEqual(
       left.map(({ id }) => id).filter((id) => id.startsWith('partitions')),
       ['partitions-none'],
-      'what has no partition stays until its time is over',
+      'jobs without a partition stay until their retention is over',
     )
     await database.rows('update holdfast.ended_rest set keep_until = 0')
     await holdfast.sweep()
@@ -137,7 +137,7 @@ describe('our tables', () => {
 })
 
 describe('jobs', () => {
-  test('whose lease is missing are made ready again, first, and counted right', async () => {
+  test('whose lease is missing become ready again, before others, and are counted correctly', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     await holdfast.queue('mail').enqueueMany([1, 2, 3, 4].map((payload) => ({ payload })))
@@ -163,7 +163,7 @@ describe('jobs', () => {
     assert.deepEqual(await all(holdfast, 'jobs-astray'), [])
   })
 
-  test('whose lane does not exist go back into their queue, and the counts keep their trace until then', async () => {
+  test('whose lane does not exist return to their queue, and the counts include them until then', async () => {
     await using database = await setup()
     await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
     await holdfast.queue('mail').enqueue('plain')
@@ -187,20 +187,20 @@ describe('jobs', () => {
     assert.equal((await holdfast.stats('mail')).scheduled, 1)
   })
 
-  test('whose lane does not exist and whose queue is not known stay, are named, and are put back by hand', async () => {
+  test('whose lane does not exist and whose queue is unknown stay, are listed, and can be restored by hand', async () => {
     await using database = await setup()
     await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
     const { id } = await holdfast.queue('post').enqueue('p', { priority: 3 })
     await holdfast.queue('mail').enqueue('m', { priority: 3 })
     await holdfast.queue('keyed').enqueue('k', { priority: 3, idempotencyKey: 'once' })
     await database.rows('delete from holdfast.lane where priority = 3')
-    assert.deepEqual(await repairs(holdfast), ['jobs-without-lane'], 'the one whose key tells')
+    assert.deepEqual(await repairs(holdfast), ['jobs-without-lane'], 'the job whose key names its queue')
     const left = await one(holdfast, 'jobs-without-lane')
     assert.deepEqual([left.facts['jobs'], left.facts['known']], [2, 0])
     assert.match(left.fix ?? '', /adopt_jobs/)
     await one(holdfast, 'counts')
     await database.rows(`select holdfast.adopt_jobs('post', $1::uuid[])`, [[id]])
-    await holdfast.doctor({ fix: true }) // of the last one the counts tell now
+    await holdfast.doctor({ fix: true }) // the queue of the last job now follows from the counts
     assert.deepEqual(await bad(holdfast), [])
     await assertRecount(database.pool)
     const claimed = await holdfast.claim('*', { max: 9 })
@@ -211,7 +211,7 @@ describe('jobs', () => {
     ])
   })
 
-  test('that wait in gaps, were released, or are late are not astray', async () => {
+  test('that wait in gaps, were released, or are late are not reported as lost', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     const client = await database.pool.connect()
@@ -226,7 +226,7 @@ describe('jobs', () => {
     assert.deepEqual(await all(holdfast, 'jobs-astray'), [])
   })
 
-  test('that were miscounted are counted again, while others work', async () => {
+  test('that were miscounted are counted again, while workers run', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     await holdfast.queue('mail').enqueueMany([1, 2, 3].map((payload) => ({ payload })))
@@ -243,7 +243,7 @@ describe('jobs', () => {
 })
 
 describe('the schema', () => {
-  test('with an index dropped and functions replaced is made as it was', async () => {
+  test('with an index dropped and functions replaced is restored', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     await database.rows('drop index holdfast.job_due')
@@ -263,7 +263,7 @@ describe('the schema', () => {
     assert.deepEqual(await all(holdfast, 'schema-drift'), [])
   })
 
-  test('is what the migrations say, whatever it is called', async () => {
+  test('is compared with the migrations under any schema name', async () => {
     await using database = await setup()
     await using holdfast = await open(postgres({ pool: database.pool, schema: 'my "jobs"' }))
     assert.deepEqual(await all(holdfast, 'schema-drift'), [])
@@ -277,7 +277,7 @@ describe('the schema', () => {
 })
 
 describe('rights', () => {
-  test('that were taken from a role, and those that were granted by hand', async () => {
+  test('that were revoked from a role, and those that were granted by hand', async () => {
     await using database = await setupRoles()
     const [producer, byHand] = [await database.role('producer'), await database.role('hand')]
     await using owner = await open(database.url)
@@ -301,7 +301,7 @@ describe('rights', () => {
 })
 
 describe('the server', () => {
-  test('that is set up to lose or to tell what it should not, and has no room left', async () => {
+  test('whose settings risk data loss or log payloads, and whose connections are used up', async () => {
     const settings = {
       fsync: 'off',
       full_page_writes: 'off',
@@ -316,8 +316,8 @@ describe('the server', () => {
     const others = Array.from({ length: 7 }, () => new pg.Client({ connectionString: database.url }))
     for (const client of others) await client.connect()
     const found = await bad(holdfast)
-    const told = found.map(({ id, facts }) => `${id} ${facts['setting'] ?? ''}`.trim())
-    assert.deepEqual(told.toSorted(), [
+    const reported = found.map(({ id, facts }) => `${id} ${facts['setting'] ?? ''}`.trim())
+    assert.deepEqual(reported.toSorted(), [
       'autovacuum-off autovacuum',
       'connections',
       'durability fsync',
@@ -342,13 +342,13 @@ describe('the server', () => {
     )
   })
 
-  test('whose notifications somebody in between swallows', async () => {
+  test('whose notifications are dropped by a pooler', async () => {
     await using database = await setup()
     await using pool = swallowing(database)
     await using holdfast = await open(postgres({ pool }))
-    assert.match((await one(holdfast, 'notifications')).sentence, /not heard.*pooler/)
+    assert.match((await one(holdfast, 'notifications')).sentence, /do not arrive.*pooler/)
     await using past = await open(postgres({ pool, listen: database.url }))
-    assert.deepEqual(await all(past, 'notifications'), [], 'a connection past the pooler hears')
+    assert.deepEqual(await all(past, 'notifications'), [], 'a connection past the pooler receives notifications')
     await using direct = await open(database.url)
     assert.deepEqual(await all(direct, 'notifications'), [])
     await using polling = await open(postgres({ pool: database.pool, listen: false }))
@@ -356,10 +356,10 @@ describe('the server', () => {
   })
 })
 
-/** As a pooler in transaction mode does: whatever a session was told to listen to is forgotten at the end. */
+/** Like a pooler in transaction mode: LISTEN does not last beyond the transaction. */
 function swallowing({ url }: TestDatabase): pg.Pool & AsyncDisposable {
   class Forgetful extends pg.Client {
-    // biome-ignore lint/suspicious/noExplicitAny: as many ways to call it as the driver has
+    // biome-ignore lint/suspicious/noExplicitAny: it has as many overloads as the driver's
     override query(...args: any[]): any {
       const listens = typeof args[0] === 'string' && args[0].startsWith('listen')
       return listens ? super.query('select 1') : super.query(...(args as Parameters<pg.Client['query']>))
@@ -374,7 +374,7 @@ async function bad(holdfast: Holdfast, options: DoctorOptions = {}): Promise<Fin
   return (await holdfast.doctor(options)).filter(({ severity }) => severity !== 'fine')
 }
 
-/** The findings of this name that are not fine. */
+/** The findings with this id that are not fine. */
 async function all(holdfast: Holdfast, id: string, options: DoctorOptions = {}): Promise<Finding[]> {
   return (await bad(holdfast, options)).filter((each) => each.id === id)
 }
@@ -382,8 +382,8 @@ async function all(holdfast: Holdfast, id: string, options: DoctorOptions = {}):
 async function one(holdfast: Holdfast, id: string, options: DoctorOptions = {}): Promise<Finding> {
   const findings = await bad(holdfast, options)
   const found = findings.find((each) => each.id === id)
-  assert.ok(found, `there is ${id} among ${findings.map((each) => each.id)}`)
-  assert.ok(found.fix, 'it says what to do')
+  assert.ok(found, `${id} is among ${findings.map((each) => each.id)}`)
+  assert.ok(found.fix, 'the finding has a fix')
   return found
 }
 

@@ -7,7 +7,7 @@ import { open } from '../../src/open.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne, readJob, rejects } from '../conformance/expect.ts'
-import { type CallerTx, type Hand, inHand, setup, until, useDatabase } from './hand.ts'
+import { type CallerTx, inWorld, setup, until, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -18,7 +18,7 @@ interface Answer {
 
 const call = 'select * from holdfast.enqueue($1, $2::text::jsonb, $3::text::jsonb)'
 
-async function enqueue(on: Hand | CallerTx, queue: unknown, payload: unknown, options: unknown = {}): Promise<Answer> {
+async function enqueue(on: World | CallerTx, queue: unknown, payload: unknown, options: unknown = {}): Promise<Answer> {
   const values = [queue, JSON.stringify(payload), JSON.stringify(options)]
   const [row] = await ('rows' in on ? on.rows(call, values) : on.run(call, values))
   return row as unknown as Answer
@@ -26,67 +26,67 @@ async function enqueue(on: Hand | CallerTx, queue: unknown, payload: unknown, op
 
 test(
   'a job is claimed, run and counted like any other',
-  inHand(async (hand) => {
-    const [answer] = await hand.rows(`select * from holdfast.enqueue('mail', '{"to": "ada"}')`)
+  inWorld(async (world) => {
+    const [answer] = await world.rows(`select * from holdfast.enqueue('mail', '{"to": "ada"}')`)
     const { id, status } = answer as unknown as Answer
     assert.equal(status, 'created')
     assert.match(id, /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab]/)
-    const job = await readJob(hand.holdfast, id)
+    const job = await readJob(world.holdfast, id)
     assert.deepEqual([job.state, job.priority, job.maxAttempts, job.payload], ['ready', 5, 5, { to: 'ada' }])
     assert.ok(Math.abs(job.createdAt.getTime() - Date.now()) < 60_000)
-    const lease = await claimOne(hand.holdfast, 'mail')
+    const lease = await claimOne(world.holdfast, 'mail')
     assert.equal(lease.job.id, id)
-    await hand.recount()
+    await world.recount()
     await lease.done('sent')
-    assert.deepEqual((await readJob(hand.holdfast, id)).result, 'sent')
+    assert.deepEqual((await readJob(world.holdfast, id)).result, 'sent')
   }),
 )
 
 test(
-  'jobs of both ways in are claimed in the order in which they came',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 1)
-    await enqueue(hand, 'mail', 2)
-    await hand.enqueue('mail', 3)
-    await enqueue(hand, 'mail', 0, { priority: 0 })
-    assert.deepEqual(await hand.claim(), [0, 1, 2, 3])
+  'jobs enqueued by SQL and by the client are claimed in the order in which they were enqueued',
+  inWorld(async (world) => {
+    await world.enqueue('mail', 1)
+    await enqueue(world, 'mail', 2)
+    await world.enqueue('mail', 3)
+    await enqueue(world, 'mail', 0, { priority: 0 })
+    assert.deepEqual(await world.claim(), [0, 1, 2, 3])
   }),
 )
 
 describe('the stored definition', () => {
   test(
-    'attempts, priority and limit key are those that it says, and what is stated wins',
-    inHand(async (hand) => {
+    'gives attempts, priority and limit key, unless the call states them',
+    inWorld(async (world) => {
       const limit = { key: 'customer.id', concurrency: 1 }
-      await hand.holdfast.claim([defineQueue('mail', { attempts: 2, priority: 3, limit })])
-      const read = async ({ id }: Answer) => readJob(hand.holdfast, id)
-      const plain = await read(await enqueue(hand, 'mail', { customer: { id: 'ada' } }))
+      await world.holdfast.claim([defineQueue('mail', { attempts: 2, priority: 3, limit })])
+      const read = async ({ id }: Answer) => readJob(world.holdfast, id)
+      const plain = await read(await enqueue(world, 'mail', { customer: { id: 'ada' } }))
       assert.deepEqual([plain.maxAttempts, plain.priority, plain.limitKey], [2, 3, 'ada'])
-      const stated = await read(await enqueue(hand, 'mail', {}, { attempts: 7, priority: 0, limit_key: 12 }))
+      const stated = await read(await enqueue(world, 'mail', {}, { attempts: 7, priority: 0, limit_key: 12 }))
       assert.deepEqual([stated.maxAttempts, stated.priority, stated.limitKey], [7, 0, '12'])
-      assert.equal((await read(await enqueue(hand, 'mail', {}, { limit_key: null }))).limitKey, null)
-      await enqueue(hand, 'mail', { customer: { id: 'ada' } })
-      await hand.holdfast.sweep()
-      const claimed = await hand.holdfast.claim(['mail'], { max: 10 })
+      assert.equal((await read(await enqueue(world, 'mail', {}, { limit_key: null }))).limitKey, null)
+      await enqueue(world, 'mail', { customer: { id: 'ada' } })
+      await world.holdfast.sweep()
+      const claimed = await world.holdfast.claim(['mail'], { max: 10 })
       assert.equal(claimed.filter(({ job }) => (job.payload as { customer?: unknown }).customer).length, 1)
       for (const lease of claimed) await lease.done()
-      await hand.recount()
+      await world.recount()
     }),
   )
 
   test(
-    'a key that cannot be known is refused with a sentence that says what to pass',
-    inHand(async (hand) => {
-      await hand.holdfast.claim([defineQueue('byPath', { limit: { key: 'customer.id', concurrency: 1 } })])
-      await hand.holdfast.claim([defineQueue('byCode', { limit: { key: () => 'k', concurrency: 1 } })])
+    'a missing limit key that SQL cannot derive is refused, and the message says what to pass',
+    inWorld(async (world) => {
+      await world.holdfast.claim([defineQueue('byPath', { limit: { key: 'customer.id', concurrency: 1 } })])
+      await world.holdfast.claim([defineQueue('byCode', { limit: { key: () => 'k', concurrency: 1 } })])
       const bad = [{}, null, 5, [], ...[1.5, true, null, {}, [], '', 'x'.repeat(513), 1e16].map(customer)]
       for (const payload of bad) {
-        await assert.rejects(enqueue(hand, 'byPath', payload), {
+        await assert.rejects(enqueue(world, 'byPath', payload), {
           ...{ code: 'HF108', message: /^LIMIT_KEY_REQUIRED: .*customer\.id.*limit_key/ },
         })
       }
-      await assert.rejects(enqueue(hand, 'byCode', {}), { code: 'HF108', message: /^LIMIT_KEY_REQUIRED: .*limit_key/ })
-      await enqueue(hand, 'byCode', {}, { limit_key: 'k' })
+      await assert.rejects(enqueue(world, 'byCode', {}), { code: 'HF108', message: /^LIMIT_KEY_REQUIRED: .*limit_key/ })
+      await enqueue(world, 'byCode', {}, { limit_key: 'k' })
       for (const [number, key] of [
         ['5.00', '5'],
         ['1.2e2', '120'],
@@ -95,44 +95,44 @@ describe('the stored definition', () => {
         ['9007199254740991', '9007199254740991'],
       ]) {
         const text = `select id from holdfast.enqueue('byCode', '{}', '{"limit_key": ${number}}')`
-        const [row] = await hand.rows(text)
-        assert.equal((await readJob(hand.holdfast, row?.['id'] as string)).limitKey, key, number)
+        const [row] = await world.rows(text)
+        assert.equal((await readJob(world.holdfast, row?.['id'] as string)).limitKey, key, number)
       }
       for (const number of ['1.5', '1e21', '9007199254740992', '-1e400']) {
         const text = `select id from holdfast.enqueue('byCode', '{}', '{"limit_key": ${number}}')`
-        await assert.rejects(hand.rows(text), { code: 'HF106' }, number)
+        await assert.rejects(world.rows(text), { code: 'HF106' }, number)
       }
-      await assert.rejects(enqueue(hand, 'byCode', {}, { limit_key: '' }), { code: 'HF106' })
-      await assert.rejects(enqueue(hand, 'byCode', {}, { limit_key: {} }), { code: 'HF106' })
+      await assert.rejects(enqueue(world, 'byCode', {}, { limit_key: '' }), { code: 'HF106' })
+      await assert.rejects(enqueue(world, 'byCode', {}, { limit_key: {} }), { code: 'HF106' })
     }),
   )
 
   test(
-    'SQL finds at a path what the client finds there',
-    inHand(async (hand) => {
+    'SQL and the client read the same limit key at a path',
+    inWorld(async (world) => {
       const values = ['ada', 7, -7, 1e3, 0, '7', 9_007_199_254_740_991, 'é', '\ud83d\ude00', ' ', 'a.b', '"', '\\u0000']
       for (const id of [...values, 1.5, true, null, [], {}, '', 2 ** 53]) {
         const text = JSON.stringify({ a: [], customer: { id, b: 1 } })
-        const [row] = await hand.rows(`select holdfast.limit_key_at('customer.id', $1) as key`, [text])
+        const [row] = await world.rows(`select holdfast.limit_key_at('customer.id', $1) as key`, [text])
         assert.equal(row?.['key'] ?? undefined, keyAt('customer.id', text), text)
       }
     }),
   )
 
   test(
-    'a client whose memory of a definition is out of date starts over, and one in a caller’s transaction is filled in anew',
-    inHand(async (hand) => {
-      const mail = hand.holdfast.queue<unknown>('mail')
-      const read = async (id: string) => readJob(hand.holdfast, id)
+    'a client with an outdated definition reads it again, also in a caller’s transaction',
+    inWorld(async (world) => {
+      const mail = world.holdfast.queue<unknown>('mail')
+      const read = async (id: string) => readJob(world.holdfast, id)
       const caller = async (payload: unknown, options = {}) => {
-        const tx = await hand.begin()
+        const tx = await world.begin()
         const { id } = await mail.enqueue(payload, { tx: tx.client, ...options })
         await tx.commit()
         return read(id)
       }
       await mail.enqueue(customer('ada'))
       await caller(customer('ada'))
-      const other = await open(postgres({ pool: hand.pool, schema: hand.schema.name }))
+      const other = await open(postgres({ pool: world.pool, schema: world.schema.name }))
       await other.claim([
         defineQueue('mail', { attempts: 2, priority: 3, limit: { key: 'customer.id', concurrency: 1 } }),
       ])
@@ -142,7 +142,7 @@ describe('the stored definition', () => {
       const second = await read((await mail.enqueue({ n: 5 })).id)
       assert.deepEqual([second.maxAttempts, second.priority, second.limitKey], [4, 6, '5'])
       await other.claim([defineQueue('mail', { attempts: 5, priority: 1, limit: { key: () => 'k', concurrency: 1 } })])
-      const tx = await hand.begin()
+      const tx = await world.begin()
       await rejects(mail.enqueue({ n: 5 }, { tx: tx.client }), 'LIMIT_KEY_REQUIRED')
       const { id } = await mail.enqueue({ n: 5 }, { tx: tx.client, limitKey: 'k' })
       await tx.commit()
@@ -154,14 +154,14 @@ describe('the stored definition', () => {
   )
 
   test(
-    'in a caller’s transaction that is older than the queue, jobs are filled in by what the client knows of it',
-    inHand(async (hand) => {
-      const read = async (id: string) => readJob(hand.holdfast, id)
-      const tx = await hand.begin()
+    'in a caller’s transaction that is older than the queue, jobs get the values of the client’s definition',
+    inWorld(async (world) => {
+      const read = async (id: string) => readJob(world.holdfast, id)
+      const tx = await world.begin()
       await tx.run('set transaction isolation level repeatable read')
       await tx.run('select 1')
       const limit = { key: 'customer.id', concurrency: 1 }
-      const mail = hand.holdfast.queue<unknown>('mail', { attempts: 2, priority: 3, limit })
+      const mail = world.holdfast.queue<unknown>('mail', { attempts: 2, priority: 3, limit })
       await mail.enqueue(customer('bob'))
       const plain = await mail.enqueue(customer('ada'), { tx: tx.client })
       const stated = await mail.enqueue({}, { tx: tx.client, attempts: 7, priority: 0, limitKey: null })
@@ -170,7 +170,7 @@ describe('the stored definition', () => {
       const [first, second] = [await read(plain.id), await read(stated.id)]
       assert.deepEqual([first.maxAttempts, first.priority, first.limitKey], [2, 3, 'ada'])
       assert.deepEqual([second.maxAttempts, second.priority, second.limitKey], [7, 0, null])
-      await hand.recount()
+      await world.recount()
     }),
   )
 })
@@ -180,77 +180,79 @@ function customer(id: unknown): unknown {
 }
 
 test(
-  'it takes every option but for replacing',
-  inHand(async (hand) => {
+  'it accepts every option except replacing',
+  inWorld(async (world) => {
     const id = randomUUID()
     const runAt = new Date('2999-01-01T12:00:00Z')
-    await enqueue(hand, 'mail', null, {
+    await enqueue(world, 'mail', null, {
       ...{ id: id.toUpperCase(), run_at: runAt.toISOString(), start_before: runAt.getTime() + 1, priority: 1 },
       ...{ attempts: 9, timeout_ms: 3_000, dedup: { key: 'd', scope: 'waiting' }, idempotency_key: 'i' },
       ...{ headers: { h: 'v' }, notify: false },
     })
-    const job = await readJob(hand.holdfast, id)
+    const job = await readJob(world.holdfast, id)
     assert.deepEqual([job.state, job.runAt, job.startBefore?.getTime()], ['scheduled', runAt, runAt.getTime() + 1])
     assert.deepEqual([job.priority, job.maxAttempts, job.timeoutMs], [1, 9, 3_000])
     assert.deepEqual([job.dedupKey, job.idempotencyKey, job.headers, job.payload], ['d', 'i', { h: 'v' }, null])
-    const later = await enqueue(hand, 'mail', 1, { delay_ms: 60_000, attempts: null })
-    assert.equal((await readJob(hand.holdfast, later.id)).state, 'scheduled')
-    await hand.rows(`select holdfast.enqueue('mail', '1', jsonb_build_object('run_at', now() - interval '1 hour'))`)
-    await hand.rows(`select holdfast.enqueue('mail', null, null)`)
-    assert.deepEqual(await hand.claim(), [1, null])
+    const later = await enqueue(world, 'mail', 1, { delay_ms: 60_000, attempts: null })
+    assert.equal((await readJob(world.holdfast, later.id)).state, 'scheduled')
+    await world.rows(`select holdfast.enqueue('mail', '1', jsonb_build_object('run_at', now() - interval '1 hour'))`)
+    await world.rows(`select holdfast.enqueue('mail', null, null)`)
+    assert.deepEqual(await world.claim(), [1, null])
   }),
 )
 
 test(
-  'it is part of the transaction that it is called in, savepoints included',
-  inHand(async (hand) => {
-    const tx = await hand.begin()
+  'the job belongs to the transaction of the call, savepoints included',
+  inWorld(async (world) => {
+    const tx = await world.begin()
     await enqueue(tx, 'mail', 'kept', { dedup: { key: 'a' } })
     await tx.run('savepoint here')
     await enqueue(tx, 'mail', 'undone', { dedup: { key: 'b' } })
     await tx.run('rollback to savepoint here')
     assert.equal((await enqueue(tx, 'mail', 'instead', { dedup: { key: 'b' } })).status, 'created')
-    assert.deepEqual(await hand.claim(), [])
+    assert.deepEqual(await world.claim(), [])
     await tx.commit()
-    assert.deepEqual(await hand.claim(), ['kept', 'instead'])
-    const other = await hand.begin()
+    assert.deepEqual(await world.claim(), ['kept', 'instead'])
+    const other = await world.begin()
     await enqueue(other, 'mail', 'lost', { idempotency_key: 'i' })
     await other.rollback()
-    assert.deepEqual(await hand.claim(), [])
+    assert.deepEqual(await world.claim(), [])
   }),
 )
 
 test(
   'a trigger enqueues a job for each row, if and only if the rows are committed',
-  inHand(async (hand) => {
-    await hand.rows('create table holdfast.account (no int, name text)')
-    await hand.rows(`create function holdfast.welcome() returns trigger language plpgsql as $$
+  inWorld(async (world) => {
+    await world.rows('create table holdfast.account (no int, name text)')
+    await world.rows(`create function holdfast.welcome() returns trigger language plpgsql as $$
       begin
         perform holdfast.enqueue('welcome', jsonb_build_object('name', new.name),
           jsonb_build_object('dedup', jsonb_build_object('key', new.name)));
         return null;
       end $$`)
-    await hand.rows(`create trigger welcome after insert on holdfast.account
+    await world.rows(`create trigger welcome after insert on holdfast.account
       for each row execute function holdfast.welcome()`)
-    await hand.rows(`insert into holdfast.account select n, 'name ' || n % 100 from generate_series(1, 200) n`)
-    await assert.rejects(hand.rows(`insert into holdfast.account select 1 / (3 - n), 'x' from generate_series(1, 3) n`))
-    const names = (await hand.claim('welcome', 1_000)).map((payload) => (payload as { name: string }).name)
+    await world.rows(`insert into holdfast.account select n, 'name ' || n % 100 from generate_series(1, 200) n`)
+    await assert.rejects(
+      world.rows(`insert into holdfast.account select 1 / (3 - n), 'x' from generate_series(1, 3) n`),
+    )
+    const names = (await world.claim('welcome', 1_000)).map((payload) => (payload as { name: string }).name)
     assert.deepEqual(names.slice(0, 3), ['name 1', 'name 2', 'name 3'])
     assert.equal(names.length, 100)
   }),
 )
 
 test(
-  'whoever waits for work is woken by the commit',
-  inHand(async (hand) => {
-    await using listening = await open(postgres({ url: hand.url, schema: hand.schema.name }))
-    await enqueue(hand, 'mail', 0)
+  'a waiting claim is woken by the commit',
+  inWorld(async (world) => {
+    await using listening = await open(postgres({ url: world.url, schema: world.schema.name }))
+    await enqueue(world, 'mail', 0)
     await (await claimOne(listening, 'mail')).done()
     const tookMs: number[] = []
     for (let n = 0; n < 5; n++) {
       const claim = listening.claim(['mail'], { wait: '30s' })
       await listening.queues()
-      const tx = await hand.begin()
+      const tx = await world.begin()
       await enqueue(tx, 'mail', n)
       const startedAt = performance.now()
       await tx.commit()
@@ -263,18 +265,18 @@ test(
 )
 
 test(
-  'a notification is sent for a job that is ready, unless it is not wanted',
-  inHand(async (hand) => {
-    const client = await hand.connect()
-    await client.query(`listen "${hand.schema.channel}"`)
-    const heard: (string | undefined)[] = []
-    client.on('notification', ({ payload }) => heard.push(payload))
-    await enqueue(hand, 'mail', 1, { notify: false })
-    await enqueue(hand, 'mail', 2, { delay_ms: 60_000 })
-    await enqueue(hand, 'mail', 3)
-    await until(async () => heard.length > 0, 'a notification')
+  'a notification is sent for a ready job, unless the call disables it',
+  inWorld(async (world) => {
+    const client = await world.connect()
+    await client.query(`listen "${world.schema.channel}"`)
+    const received: (string | undefined)[] = []
+    client.on('notification', ({ payload }) => received.push(payload))
+    await enqueue(world, 'mail', 1, { notify: false })
+    await enqueue(world, 'mail', 2, { delay_ms: 60_000 })
+    await enqueue(world, 'mail', 3)
+    await until(async () => received.length > 0, 'a notification')
     assert.deepEqual(
-      heard.map((text) => JSON.parse(text ?? '')),
+      received.map((text) => JSON.parse(text ?? '')),
       [{ ready: [['mail', 1]] }],
     )
   }),
@@ -283,16 +285,16 @@ test(
 describe('keys', () => {
   test(
     'of dedup are compared with those of the client, in every scope',
-    inHand(async (hand) => {
-      const live = await enqueue(hand, 'mail', 1, { dedup: { key: 'live' } })
-      assert.deepEqual(await enqueue(hand, 'mail', 2, { dedup: { key: 'live' } }), { ...live, status: 'duplicate' })
-      assert.equal(await hand.enqueue('mail', 3, { dedup: { key: 'live' } }), live.id)
-      const window = await enqueue(hand, 'mail', 4, { dedup: { key: 'w', scope: { window_ms: 3_600_000 } } })
-      await hand.enqueue('mail', 5, { dedup: { key: 'theirs', scope: 'waiting' } })
-      assert.deepEqual(await hand.claim(), [1, 4, 5])
-      assert.equal((await enqueue(hand, 'mail', 6, { dedup: { key: 'live' } })).status, 'duplicate')
-      assert.equal((await enqueue(hand, 'mail', 7, { dedup: { key: 'w' } })).id, window.id)
-      assert.equal((await enqueue(hand, 'mail', 8, { dedup: { key: 'theirs' } })).status, 'created')
+    inWorld(async (world) => {
+      const live = await enqueue(world, 'mail', 1, { dedup: { key: 'live' } })
+      assert.deepEqual(await enqueue(world, 'mail', 2, { dedup: { key: 'live' } }), { ...live, status: 'duplicate' })
+      assert.equal(await world.enqueue('mail', 3, { dedup: { key: 'live' } }), live.id)
+      const window = await enqueue(world, 'mail', 4, { dedup: { key: 'w', scope: { window_ms: 3_600_000 } } })
+      await world.enqueue('mail', 5, { dedup: { key: 'theirs', scope: 'waiting' } })
+      assert.deepEqual(await world.claim(), [1, 4, 5])
+      assert.equal((await enqueue(world, 'mail', 6, { dedup: { key: 'live' } })).status, 'duplicate')
+      assert.equal((await enqueue(world, 'mail', 7, { dedup: { key: 'w' } })).id, window.id)
+      assert.equal((await enqueue(world, 'mail', 8, { dedup: { key: 'theirs' } })).status, 'created')
     }),
   )
 
@@ -304,42 +306,42 @@ describe('keys', () => {
   })
 
   test(
-    'of idempotency find the same payload again, whoever came first and however it is written',
-    inHand(async (hand) => {
-      const first = await enqueue(hand, 'mail', payload, { idempotency_key: 'sql' })
+    'of idempotency match the same payload, in any JSON notation, and from SQL or the client',
+    inWorld(async (world) => {
+      const first = await enqueue(world, 'mail', payload, { idempotency_key: 'sql' })
       const again = { id: first.id, status: 'duplicate' }
-      assert.deepEqual(await enqueue(hand, 'mail', JSON.parse(same), { idempotency_key: 'sql' }), again)
+      assert.deepEqual(await enqueue(world, 'mail', JSON.parse(same), { idempotency_key: 'sql' }), again)
       const options = { idempotencyKey: 'sql' }
-      assert.deepEqual(await hand.holdfast.queue('mail').enqueue(JSON.parse(same), options), again)
-      await (await claimOne(hand.holdfast, 'mail')).done()
-      assert.deepEqual(await hand.holdfast.queue('mail').enqueue(payload, options), again)
-      const theirs = await hand.enqueue('mail', payload, { idempotencyKey: 'client' })
-      const mine = await enqueue(hand, 'mail', JSON.parse(same), { idempotency_key: 'client' })
+      assert.deepEqual(await world.holdfast.queue('mail').enqueue(JSON.parse(same), options), again)
+      await (await claimOne(world.holdfast, 'mail')).done()
+      assert.deepEqual(await world.holdfast.queue('mail').enqueue(payload, options), again)
+      const theirs = await world.enqueue('mail', payload, { idempotencyKey: 'client' })
+      const mine = await enqueue(world, 'mail', JSON.parse(same), { idempotency_key: 'client' })
       assert.deepEqual(mine, { id: theirs, status: 'duplicate' })
     }),
   )
 
   test(
     'of idempotency refuse another payload',
-    inHand(async (hand) => {
-      const { id } = await enqueue(hand, 'mail', 1, { idempotency_key: 'sql' })
+    inWorld(async (world) => {
+      const { id } = await enqueue(world, 'mail', 1, { idempotency_key: 'sql' })
       const mismatch = { code: 'HF101', message: new RegExp(`^IDEMPOTENCY_MISMATCH: .*"sql".*${id}`) }
-      await assert.rejects(enqueue(hand, 'mail', 2, { idempotency_key: 'sql' }), mismatch)
-      const client = hand.holdfast.queue('mail')
+      await assert.rejects(enqueue(world, 'mail', 2, { idempotency_key: 'sql' }), mismatch)
+      const client = world.holdfast.queue('mail')
       for (const other of [2, '1', '\u0000', [1]]) {
         await rejects(client.enqueue(other, { idempotencyKey: 'sql' }), 'IDEMPOTENCY_MISMATCH', { key: 'sql', id })
       }
       await client.enqueue('\u0000', { idempotencyKey: 'nul' })
-      await assert.rejects(enqueue(hand, 'mail', 'x', { idempotency_key: 'nul' }), { code: 'HF101' })
+      await assert.rejects(enqueue(world, 'mail', 'x', { idempotency_key: 'nul' }), { code: 'HF101' })
     }),
   )
 
   test(
-    'that are ids of a live job are refused',
-    inHand(async (hand) => {
-      const id = await hand.enqueue('mail', 1)
-      await assert.rejects(enqueue(hand, 'mail', 2, { id }), { code: 'HF102', message: /^DUPLICATE_JOB_ID: / })
-      assert.deepEqual(await hand.claim(), [1])
+    'that are the id of a live job are refused',
+    inWorld(async (world) => {
+      const id = await world.enqueue('mail', 1)
+      await assert.rejects(enqueue(world, 'mail', 2, { id }), { code: 'HF102', message: /^DUPLICATE_JOB_ID: / })
+      assert.deepEqual(await world.claim(), [1])
     }),
   )
 })
@@ -403,38 +405,38 @@ describe('bad input', () => {
   for (const [code, name, calls] of refused) {
     test(
       `is refused with ${name}`,
-      inHand(async (hand) => {
+      inWorld(async (world) => {
         for (const [queue, payload, options = '{}'] of calls) {
           const what = `${String(queue).slice(0, 40)} ${payload.slice(0, 40)} ${options.slice(0, 80)}`
-          await assert.rejects(hand.rows(call, [queue, payload, options]), (error: Error & { code: string }) => {
+          await assert.rejects(world.rows(call, [queue, payload, options]), (error: Error & { code: string }) => {
             assert.equal(error.code, code, `${what}: ${error.message}`)
             assert.match(error.message, new RegExp(`^${name}: .*\\.$`), what)
             return true
           })
         }
-        assert.deepEqual(await hand.rows('select from holdfast.queue'), [])
+        assert.deepEqual(await world.rows('select from holdfast.queue'), [])
       }),
     )
   }
 
   test(
     'that is no JSON to PostgreSQL is refused by itself',
-    inHand(async (hand) => {
-      await assert.rejects(hand.rows(call, ['mail', '"\\u0000"', '{}']), { code: '22P05' })
+    inWorld(async (world) => {
+      await assert.rejects(world.rows(call, ['mail', '"\\u0000"', '{}']), { code: '22P05' })
     }),
   )
 
   test(
-    'is not what lies within the bounds',
-    inHand(async (hand) => {
+    'does not include values within the bounds',
+    inWorld(async (world) => {
       const payloads = [
         ...['9007199254740991', '-0', '1.10', '0.1', '1e300', '5e-300', '123456789012345.6', nested(500)],
         ...['"é😀\\n\\u0001"', '{"": {}}', JSON.stringify('x'.repeat(1024 * 1024 - 2)), '"12345678901234567890"'],
       ]
-      const client = await hand.connect()
-      await client.query('set extra_float_digits = 0') // then the server writes fewer digits than there are
-      for (const payload of payloads) await client.query(hand.schema.sql(call), ['x'.repeat(255), payload, '{}'])
-      const read = await hand.claim('x'.repeat(255))
+      const client = await world.connect()
+      await client.query('set extra_float_digits = 0') // the server then writes fewer digits than a number has
+      for (const payload of payloads) await client.query(world.schema.sql(call), ['x'.repeat(255), payload, '{}'])
+      const read = await world.claim('x'.repeat(255))
       assert.deepEqual(
         read,
         payloads.map((payload) => JSON.parse(payload === '-0' ? '0' : payload)),
@@ -445,53 +447,53 @@ describe('bad input', () => {
 
 describe('the first job of a queue and priority', () => {
   test(
-    'lets others who are first there wait for the end of its transaction, and those who are not go on',
-    inHand(async (hand) => {
-      await hand.enqueue('mail', 'known')
-      const other = await hand.another()
-      const tx = await hand.begin()
+    'makes other first enqueues wait for its transaction, and delays no enqueue to a known queue and priority',
+    inWorld(async (world) => {
+      await world.enqueue('mail', 'known')
+      const other = await world.another()
+      const tx = await world.begin()
       await enqueue(tx, 'mail', 'urgent', { priority: 0 })
       await enqueue(tx, 'post', 'first')
       await other.queue('mail').enqueue('goes on')
       const waiting = other.queue('post').enqueue('second')
-      await hand.waiters(1)
-      assert.deepEqual(await hand.claim(['mail', 'post']), ['known', 'goes on'])
+      await world.waiters(1)
+      assert.deepEqual(await world.claim(['mail', 'post']), ['known', 'goes on'])
       await tx.commit()
       await waiting
-      assert.deepEqual(await hand.claim(['mail', 'post']), ['urgent', 'first', 'second'])
+      assert.deepEqual(await world.claim(['mail', 'post']), ['urgent', 'first', 'second'])
     }),
   )
 
   test(
     'leaves nothing behind when it is rolled back',
-    inHand(async (hand) => {
-      const other = await hand.another()
-      const tx = await hand.begin()
+    inWorld(async (world) => {
+      const other = await world.another()
+      const tx = await world.begin()
       await enqueue(tx, 'post', 'first')
       const waiting = other.queue('post').enqueue('second')
-      await hand.waiters(1)
+      await world.waiters(1)
       await tx.rollback()
       await waiting
-      await enqueue(hand, 'post', 'third')
-      assert.deepEqual(await hand.claim('post'), ['second', 'third'])
+      await enqueue(world, 'post', 'third')
+      assert.deepEqual(await world.claim('post'), ['second', 'third'])
     }),
   )
 
   for (const level of ['repeatable read', 'serializable']) {
     test(
-      `in ${level} is enqueued, unless others have opened the queue since`,
-      inHand(async (hand) => {
-        const tx = await hand.begin(`begin isolation level ${level}`)
+      `in ${level} is enqueued, unless another transaction has created the queue since`,
+      inWorld(async (world) => {
+        const tx = await world.begin(`begin isolation level ${level}`)
         await tx.run('select 1 from holdfast.queue')
         await enqueue(tx, 'mail', 'first')
         await enqueue(tx, 'mail', 'second', { dedup: { key: 'k' } })
         await tx.commit()
-        const late = await hand.begin(`begin isolation level ${level}`)
+        const late = await world.begin(`begin isolation level ${level}`)
         await late.run('select 1 from holdfast.queue')
-        await hand.enqueue('post', 1)
+        await world.enqueue('post', 1)
         await assert.rejects(enqueue(late, 'post', 2), { code: '40001' })
         await late.rollback()
-        assert.deepEqual(await hand.claim(), ['first', 'second'])
+        assert.deepEqual(await world.claim(), ['first', 'second'])
       }),
     )
   }
@@ -499,15 +501,18 @@ describe('the first job of a queue and priority', () => {
 
 for (const name of ['100% "sure"', `a${'ü'.repeat(31)}`]) {
   test(`it works, and wakes, in a schema named ${name}`, async () => {
-    await using hand = await setup()
-    await using holdfast = await open(postgres({ url: hand.url, schema: name }))
+    await using world = await setup()
+    await using holdfast = await open(postgres({ url: world.url, schema: name }))
     const waiting = holdfast.claim(['mail'], { wait: '20s' })
     await holdfast.queues()
     const quoted = `"${name.replaceAll('"', '""')}"`
-    await hand.pool.query(`select ${quoted}.enqueue('mail', '1')`)
+    await world.pool.query(`select ${quoted}.enqueue('mail', '1')`)
     assert.equal((await waiting)[0]?.job.payload, 1)
-    await assert.rejects(hand.pool.query(`select ${quoted}.enqueue('mail', '1', '{"x": 1}')`), /^error: INVALID_OPTION/)
-    const client = await hand.connect()
+    await assert.rejects(
+      world.pool.query(`select ${quoted}.enqueue('mail', '1', '{"x": 1}')`),
+      /^error: INVALID_OPTION/,
+    )
+    const client = await world.connect()
     await client.query('begin')
     await holdfast.queue('mail').enqueue(2, { tx: client })
     await client.query('commit')

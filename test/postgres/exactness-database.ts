@@ -1,5 +1,5 @@
-// A database of one's own with a pool on it. It is dropped once everybody has left: a pool says that it has ended before
-// its connections have, and one of them that the server ends first has nobody left who listens to its error.
+// A database for one test, with a pool. It is dropped when all connections have ended: a pool reports its end before its
+// connections have ended, and an error of a connection that the server ends then has no listener.
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { type Database, type Server, testDatabase } from '../support/postgres.ts'
@@ -8,15 +8,15 @@ export interface TestDatabase extends AsyncDisposable {
   readonly url: string
   readonly name: string
   readonly pool: pg.Pool
-  /** Rows of a statement, outside of every pool that a test watches. */
+  /** The rows of a statement, on a connection outside of every pool that a test observes. */
   rows<T extends pg.QueryResultRow = Record<string, never>>(text: string, values?: readonly unknown[]): Promise<T[]>
-  /** How many others are connected. */
+  /** How many other sessions are connected. */
   connections(): Promise<number>
 }
 
 /**
- * A database on a server of the test's own. Transactions of every database of a server are in one another's snapshots, and
- * what one of them changes in its catalogs may make the others plan anew: where that would blur what is measured.
+ * A database on a server of the test's own, for tests that measure. Transactions of all databases of a server share snapshots,
+ * and a catalog change in one database may cause new plans in the others.
  */
 export async function databaseOn(server: Server): Promise<Database> {
   const name = `test_${databases++}`

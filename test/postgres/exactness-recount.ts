@@ -1,4 +1,4 @@
-// Counts the tables themselves, so that what the store says of them can be judged.
+// Counts the rows of the tables, to compare them with the counts that the store keeps.
 import assert from 'node:assert/strict'
 import type { ClientBase, Pool } from 'pg'
 
@@ -19,17 +19,17 @@ const listed = `with place as (
     select queue, batch, state from holdfast.ended
   )`
 
-/** Every queue's counts as the tallies say, and as the rows say, in one snapshot. */
+/** Every queue's counts by the tallies and by the rows, in one snapshot. */
 const countBoth = `
   ${listed}
   select q.name,
          (select jsonb_build_object(${states.map((state) => `'${state}', coalesce(sum(t.${state}), 0)`).join(', ')})
-            from holdfast.tally t where t.queue = q.no) as told,
+            from holdfast.tally t where t.queue = q.no) as kept,
          (select jsonb_build_object(${states.map((state) => `'${state}', count(*) filter (where l.state = '${state}')`).join(', ')})
             from listed l where l.queue = q.no) as counted
     from holdfast.queue q order by q.name`
 
-/** The same of batches; of what has ended, some may be forgotten by now. */
+/** The same for batches. Some ended items may have been pruned by now. */
 const countItems = `
   ${listed},
   counted as (
@@ -38,13 +38,13 @@ const countItems = `
            count(*) filter (where l.state = 'dead') as dead, count(*) filter (where l.state = 'cancelled') as cancelled
       from listed l where l.batch > 0 group by l.batch
   )
-  select b.id, to_jsonb(c) as told, to_jsonb(n) as counted
+  select b.id, to_jsonb(c) as kept, to_jsonb(n) as counted
     from holdfast.batch b cross join lateral holdfast.batch_counts(b.no) c left join counted n on n.batch = b.no
    where not b.is_deleted
      and (c.waiting <> coalesce(n.waiting, 0) or c.running <> coalesce(n.running, 0)
           or c.done < n.done or c.dead < n.dead or c.cancelled < n.cancelled)`
 
-/** Jobs that the cursor holds for waiting although a lease lists them, or the other way round. */
+/** Jobs that wait by the cursor and also have a lease, or that have neither. */
 const astray = `
   select j.id from holdfast.job j
    where j.ready_xid is not null
@@ -61,13 +61,13 @@ const orphans = `
   select 'dedup ' || d.key from holdfast.dedup d
    where d.until is null and not exists (select from holdfast.job j where j.id = d.id and j.seq = d.seq)`
 
-/** Fails unless the counts equal a recount, every job waits or is held, and every key has its job. */
+/** Fails unless the counts equal a recount, every job waits or has a lease, and every key has its job. */
 export async function assertRecount(on: Pool | ClientBase, schema = 'holdfast'): Promise<Map<string, Counts>> {
   const query = (text: string) => on.query(text.replaceAll('holdfast.', `"${schema.replaceAll('"', '""')}".`))
   const { rows } = await query(countBoth)
-  for (const { name, told, counted } of rows) assert.deepEqual(told, counted, `the counts of ${name} equal a recount`)
+  for (const { name, kept, counted } of rows) assert.deepEqual(kept, counted, `the counts of ${name} equal a recount`)
   assert.deepEqual((await query(countItems)).rows, [], 'batches count their items')
-  assert.deepEqual((await query(astray)).rows, [], 'every ready job either waits or is held')
+  assert.deepEqual((await query(astray)).rows, [], 'every ready job either waits or has a lease')
   assert.deepEqual((await query(orphans)).rows, [], 'every key has its job')
-  return new Map(rows.map(({ name, told }) => [name, told]))
+  return new Map(rows.map(({ name, kept }) => [name, kept]))
 }

@@ -1,6 +1,6 @@
-// Nothing hides behind the claim position, nothing that was rolled back runs, and order holds where it is promised.
+// No job is skipped by claims, no job of a rolled-back transaction runs, and jobs are claimed in the promised order.
 //   HOLDFAST_EXACTNESS_SECONDS=600 HOLDFAST_EXACTNESS_SEED=1 npm test -- test/postgres/exactness.test.ts
-// The seed replays what the producers and claimers do; which of them the server serves first is its own affair.
+// The seed replays what the producers and claimers do. The order in which the server serves them is not replayed.
 import assert from 'node:assert/strict'
 import { type TestContext, test } from 'node:test'
 import pg from 'pg'
@@ -13,7 +13,7 @@ import { assertRecount } from './exactness-recount.ts'
 
 const seconds = Number(process.env['HOLDFAST_EXACTNESS_SECONDS'] ?? 8)
 
-test('everything committed is claimed exactly once and in order, and nothing that was rolled back', async (t) => {
+test('every committed job is claimed exactly once and in order, and no job of a rolled-back transaction is claimed', async (t) => {
   await using database = await testDatabase()
   assertExact(await run(t, database, { seed: seedOf(), ms: seconds * 1_000 }))
   await using client = await connect(database)
@@ -23,22 +23,22 @@ test('everything committed is claimed exactly once and in order, and nothing tha
   assert.deepEqual((await client.pg.query('select count(*)::int as n from holdfast.job')).rows, [{ n: 0 }])
 })
 
-// The judge can fail: it finds what a claim hides that does not remember which transactions were open.
-test('a claim without gaps is found out', async (t) => {
+// The check can fail: it finds the jobs that are skipped by a claim without a record of open transactions.
+test('a claim without gaps is detected', async (t) => {
   const known = 'where x.xid >= v_cursor.xid and x.xid < v_next.xid'
-  assert.ok(claim.includes(known), 'the claim records gaps where this test takes them out')
+  assert.ok(claim.includes(known), 'the claim has the text that this test removes')
   const text = /create function holdfast\.claim\([\s\S]*?end \$holdfast\$;/.exec(claim)?.[0] ?? ''
-  const forgetful = text.replace('create function', 'create or replace function').replace(known, 'where false')
-  assert.ok(forgetful.includes('where false') && !forgetful.includes(known))
+  const withoutGaps = text.replace('create function', 'create or replace function').replace(known, 'where false')
+  assert.ok(withoutGaps.includes('where false') && !withoutGaps.includes(known))
   for (let round = 0; round < 20; round++) {
     await using database = await testDatabase()
     await (await open(database.url)).close()
     await using client = await connect(database)
-    await client.pg.query(new Schema('holdfast').sql(forgetful))
+    await client.pg.query(new Schema('holdfast').sql(withoutGaps))
     const { hidden } = await run(t, database, { seed: seedOf() + round, ms: 1_500 })
     if (hidden.length > 0) return
   }
-  assert.fail('it hid nothing that the judge could see')
+  assert.fail('no skipped job was found')
 })
 
 async function run(

@@ -1,6 +1,6 @@
-// Many producers whose transactions end in every way and order, a few claimers beside them, and a judge who knows what was
-// committed. The moments of both are numbered by one counter, so that "before" can be judged without a clock: an event
-// that was answered before another was sent came first, wherever they happened.
+// Many producers whose transactions end in every way and order, a few claimers beside them, and a check of what was committed.
+// One counter numbers the moments of all of them, so "before" is decided without a clock: an event that was answered before
+// another was sent came first.
 import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
@@ -23,7 +23,7 @@ interface Payload {
 interface Job extends Payload {
   readonly lane: string
   readonly beganAt: number
-  /** When the answer to the commit was here; null: it was rolled back. */
+  /** When the commit was answered; null: it was rolled back. */
   committedAt: number | null
   readonly claims: Claim[]
   isHeld: boolean
@@ -42,7 +42,7 @@ export interface Verdict {
   readonly committed: number
   readonly rolledBack: number
   readonly claims: number
-  /** What is wrong; nothing where all is well. */
+  /** What is wrong; empty if nothing is. */
   readonly hidden: string[]
   readonly wrong: string[]
 }
@@ -66,7 +66,7 @@ export class Exactness {
     const client = await this.#connect()
     await client.query('create table if not exists ledger (t int, at timestamptz default clock_timestamp())')
     await client.end()
-    for (const name of queues) await queueOf(holdfast, name).claim() // defines them
+    for (const name of queues) await queueOf(holdfast, name).claim() // creates them
     await holdfast.sweep()
     const claiming = batches.map((max, claimer) => this.#claim(claimer, max))
     const deadline = performance.now() + ms
@@ -92,7 +92,7 @@ export class Exactness {
     }
   }
 
-  /** One transaction, with all that may happen in one; what PostgreSQL refuses to serialize counts as rolled back. */
+  /** One transaction, with savepoints, errors and rollbacks. A serialization failure counts as rolled back. */
   async #transact(holdfast: Holdfast, client: pg.Client): Promise<void> {
     const t = ++this.#transactions
     const isTwoPhase = this.#chance(0.08)
@@ -135,7 +135,7 @@ export class Exactness {
     for (const { n, lane } of undone) this.#job({ t, n }, { lane, beganAt, committedAt: null })
   }
 
-  /** A job is known once its transaction has ended; it may have been claimed a moment before the answer was here. */
+  /** A job is recorded when its transaction has ended. It may have been claimed a moment before the commit was answered. */
   #job({ t, n }: Payload, facts?: Pick<Job, 'lane' | 'beganAt' | 'committedAt'>): Job {
     const key = `${t}.${n}`
     const known = this.#jobs.get(key)
@@ -154,7 +154,7 @@ export class Exactness {
     }
   }
 
-  /** Everything has ended: what a claim does not find now it never finds. */
+  /** All transactions have ended: a job that no claim finds now is never found. */
   async #claimRest(holdfast: Holdfast): Promise<void> {
     for (;;) {
       const settled = await this.#claimOnce(holdfast, { claimer: batches.length, max: 100, wait: 0 })
@@ -190,7 +190,7 @@ export class Exactness {
     const choice = this.#random()
     if (choice > 0.9) await this.#pause()
     const job = this.#job(lease.job.payload)
-    job.isHeld = false // from here on somebody else may have it before the answer is here
+    job.isHeld = false // from here on another claimer may have it before the answer arrives
     try {
       if (choice < 0.03) await lease.release()
       else if (choice < 0.06) await lease.retry(new Error('once more'), { delay: 0 })
@@ -246,7 +246,7 @@ interface Added {
   readonly lane: string
 }
 
-/** What one transaction enqueues, and what of it savepoints undid. */
+/** What one transaction enqueues, and which of it was rolled back to a savepoint. */
 class Producer {
   readonly t: number
   readonly beganAt: number
@@ -313,14 +313,14 @@ interface Transaction {
   query(text: string, values: unknown[]): Promise<{ rows: unknown[] }>
 }
 
-/** PostgreSQL prepares no transaction that has notified. */
+/** PostgreSQL cannot prepare a transaction that has sent a notification. */
 function withoutNotify(client: pg.Client): Transaction {
   return {
     query: async (text, values) => (text.includes('pg_notify') ? { rows: [] } : client.query(text, values)),
   }
 }
 
-/** Jobs of one lane that were claimed for the first time before others that they had to come after. */
+/** Jobs of one lane that were first claimed before jobs that had to come earlier. */
 function outOfOrder(jobs: readonly Job[]): string[] {
   const wrong: string[] = []
   const claimed = jobs.filter(({ claims }) => claims.length > 0)

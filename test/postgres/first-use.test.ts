@@ -1,4 +1,4 @@
-// A queue or a priority that is used for the first time, while a transaction that uses it, too, is open elsewhere.
+// The first use of a queue or a priority, while another session has an open transaction that also uses it for the first time.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -42,7 +42,7 @@ async function setup() {
   }
 }
 
-/** Fails where it takes long: until the stranger commits. */
+/** Fails if the call waits until the stranger commits. */
 async function soon<T>(what: string, promise: Promise<T>, ms = 3_000): Promise<T> {
   const stop = new AbortController()
   const late = sleep(ms, null, { signal: stop.signal }).then(() => assert.fail(`${what}: not answered in ${ms} ms`))
@@ -60,7 +60,7 @@ async function until(what: string, isSo: () => boolean | Promise<boolean>, ms = 
   }
 }
 
-/** Resolves later than anything that does not wait for the stranger would. */
+/** Resolves after more time than a call needs that does not wait for the stranger. */
 async function stillWaits(promise: Promise<unknown>): Promise<void> {
   const answered = await Promise.race([promise.then(() => true), sleep(300, false)])
   assert.equal(answered, false, 'it waits for the stranger')
@@ -69,7 +69,7 @@ async function stillWaits(promise: Promise<unknown>): Promise<void> {
 const countOf = async (holdfast: Holdfast, queue: string, state: 'ready' | 'done' | 'dead') =>
   (await holdfast.stats(queue))[state]
 
-test('an open transaction that opens a queue by SQL delays only enqueues to that queue', async () => {
+test('an open transaction that creates a queue by SQL delays only enqueues to that queue', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
   await stranger.query('begin')
@@ -92,7 +92,7 @@ test('an open transaction that opens a queue by SQL delays only enqueues to that
   await recount(holdfast)
 })
 
-test('many enqueues that wait for a queue of an open transaction take one connection at most', async () => {
+test('many enqueues that wait for a queue of an open transaction use at most one connection', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
   await stranger.query('begin')
@@ -111,14 +111,14 @@ test('many enqueues that wait for a queue of an open transaction take one connec
   await recount(holdfast)
 })
 
-test('a job that dies into a queue of an open transaction keeps the sweep from nothing else', async () => {
+test('a death notice to a queue of an open transaction does not stop the rest of the sweep', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
   const a = defineQueue('a', { lease: '50ms', attempts: 1, onDead: { queue: 'dead' } })
   const b = defineQueue('b', { lease: '50ms', attempts: 5 })
   await world.use('dead')
   await holdfast.queue(a).enqueue('dies')
-  await holdfast.queue(b).enqueue('comes back')
+  await holdfast.queue(b).enqueue('is rescued')
   await holdfast.queue(b).enqueue('later', { delay: '50ms' })
   await claimOne(holdfast, a)
   await claimOne(holdfast, b)
@@ -126,12 +126,12 @@ test('a job that dies into a queue of an open transaction keeps the sweep from n
   const fresh = await world.another()
   await soon('sweep', fresh.sweep())
   const back = await soon('claim', fresh.claim([b], { max: 5 }))
-  assert.deepEqual(back.map(({ job }) => job.payload).sort(), ['comes back', 'later'])
+  assert.deepEqual(back.map(({ job }) => job.payload).sort(), ['is rescued', 'later'])
   for (const lease of back) await soon('settle', lease.done())
   assert.equal(await countOf(fresh, 'a', 'dead'), 0, 'the job that dies is left for a later sweep')
   await soon('sweep', fresh.sweep())
   await stranger.query('commit')
-  await until('the death is told', async () => {
+  await until('the death notice is enqueued', async () => {
     await fresh.sweep()
     return (await countOf(fresh, 'dead', 'ready')) === 2
   })
@@ -139,20 +139,20 @@ test('a job that dies into a queue of an open transaction keeps the sweep from n
   await recount(fresh)
 })
 
-test('a batch whose completion goes to a queue of an open transaction keeps no settlement and no sweep waiting', async () => {
+test('a completion to a queue of an open transaction delays no settlement and no sweep', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
-  await holdfast.batch({ name: 'b', onComplete: { queue: 'told' } }, [{ queue: 'items', payload: 1 }])
-  await world.use('told')
+  await holdfast.batch({ name: 'b', onComplete: { queue: 'completions' } }, [{ queue: 'items', payload: 1 }])
+  await world.use('completions')
   const lease = await claimOne(holdfast, 'items')
   assert.equal((await soon('settle', lease.done())).state, 'done')
   await soon('sweep', holdfast.sweep())
   await stranger.query('commit')
   await until(
-    'the completion is told',
+    'the completion is enqueued',
     async () => {
       await holdfast.sweep()
-      return (await countOf(holdfast, 'told', 'ready')) === 2
+      return (await countOf(holdfast, 'completions', 'ready')) === 2
     },
     15_000,
   )
@@ -174,7 +174,7 @@ test('definitions that wait for an open transaction take no connection from othe
   assert.ok((await Promise.all(behind)).every(({ status }) => status === 'created'))
 })
 
-test('a definition, an override and a pause that wait leave a pool of two to other calls', async () => {
+test('a definition, an override and a pause that wait leave a connection of a pool of two for other calls', async () => {
   await using world = await setup()
   const { stranger } = world
   const pool = new Pool({ connectionString: world.url, max: 2 })
@@ -204,7 +204,7 @@ test('a definition, an override and a pause that wait leave a pool of two to oth
   }
 })
 
-test('a definition with onDead that waits keeps no other definition with onDead waiting', async () => {
+test('a definition with onDead that waits delays no other definition with onDead', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
   const other = await world.another()
@@ -251,7 +251,7 @@ test('a follow-up to a queue of an open transaction delays its own job, and no o
   await recount(holdfast)
 })
 
-test('a lease that is settled by hand waits for a queue of an open transaction alone', async () => {
+test('a settlement by hand that waits for a queue of an open transaction delays no other settlement', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
   for (const queue of ['a', 'b', 'c']) await holdfast.queue(queue).enqueue(queue)
@@ -271,7 +271,7 @@ test('a lease that is settled by hand waits for a queue of an open transaction a
   await recount(holdfast)
 })
 
-test('a worker that stops gives up a settlement that waits for an open transaction, and the job comes back', async () => {
+test('a worker that stops gives up a settlement that waits for an open transaction, and the job is rescued', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
   await world.use('new')
@@ -283,20 +283,20 @@ test('a worker that stops gives up a settlement that waits for an open transacti
   await until('the settlement waits', () => worker.health().unsettled === 1)
   await sleep(100)
   const stopped = worker.stop({ grace: 0 })
-  worker.stop({ grace: 0 }).catch(() => undefined) // a second call hurries
+  worker.stop({ grace: 0 }).catch(() => undefined) // a second call ends the wait
   await soon('stop', stopped, 10_000)
-  await until('the job comes back', async () => {
+  await until('the job is ready again', async () => {
     await holdfast.sweep()
     return (await countOf(holdfast, 'a', 'ready')) === 1
   })
   await stranger.query('commit')
-  await until('the follow-up may land', async () => (await countOf(holdfast, 'new', 'ready')) >= 1)
+  await until('the stranger’s job is there', async () => (await countOf(holdfast, 'new', 'ready')) >= 1)
   await sleep(500)
-  assert.equal(await countOf(holdfast, 'new', 'ready'), 1, 'a settlement whose lease was lost lands no more')
+  assert.equal(await countOf(holdfast, 'new', 'ready'), 1, 'a settlement whose lease was lost is not applied')
   await recount(holdfast)
 })
 
-test('a worker one of whose queues waits for an open transaction serves the others', async () => {
+test('if one queue of a worker waits for an open transaction, the worker serves its other queues', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
   await world.use('new')
@@ -319,7 +319,7 @@ test('a worker one of whose queues waits for an open transaction serves the othe
   await worker.stop()
 })
 
-test('a schedule to a queue of an open transaction keeps no other schedule waiting', async () => {
+test('a schedule to a queue of an open transaction delays no other schedule', async () => {
   await using world = await setup()
   const { holdfast, stranger } = world
   await world.use('new')
@@ -345,7 +345,7 @@ for (const [what, enqueue] of [
     },
   ],
 ] as const) {
-  test(`close() ends what waits for an open transaction with CLOSED: an enqueue ${what}`, async () => {
+  test(`close() ends a call that waits for an open transaction with CLOSED: an enqueue ${what}`, async () => {
     await using world = await setup()
     await world.holdfast.queue('old').enqueue(0)
     await world.use('new')

@@ -1,4 +1,4 @@
-// The functions of a release: made with a schema, and replaced as a set by every migration.
+// The functions of a release are created with a schema, and replaced as a set by every migration.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { open } from '../../src/open.ts'
@@ -7,7 +7,7 @@ import { migrate } from '../../src/store/postgres/schema/migrate.ts'
 import { type Release, release, steps } from '../../src/store/postgres/schema/migrations.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { claimOne, rejects } from '../conformance/expect.ts'
-import { withClient } from './lived-in.ts'
+import { withClient } from './filled-database.ts'
 import { setup } from './role-database.ts'
 
 const holdfastSchema = new Schema('holdfast')
@@ -26,7 +26,7 @@ const namesIn = `select p.proname as name, format_type(p.prorettype, null) as re
   where p.pronamespace = $1::regnamespace and p.proname like any (array['novel%', 'app%']) order by 1`
 
 describe('the functions of a schema', () => {
-  test('have bodies that the server takes', async () => {
+  test('have bodies that the server accepts', async () => {
     await using database = await setup()
     await (await open(database.url)).close()
     const all = release.functions.flatMap(functionsIn)
@@ -35,13 +35,13 @@ describe('the functions of a schema', () => {
       await database.rows(holdfastSchema.sql(text).replace('create function', 'create or replace function'))
   })
 
-  test('are replaced where the release has others, also one whose result has changed; what it no longer has is dropped', async () => {
+  test('are replaced if the release has others, also with another result type, and dropped if it has them no more', async () => {
     await using database = await setup()
     await bring(database.url, withFunctions(plain('novel', 'int'), plain('novelty', 'int')))
     await bring(database.url, withFunctions(plain('novel', 'bigint')))
     assert.deepEqual(await database.rows(namesIn, ['holdfast']), [{ name: 'novel', result: 'bigint' }])
     await using holdfast = await open(database.url)
-    assert.deepEqual(await database.rows(namesIn, ['holdfast']), [], 'opening brings those of this release')
+    assert.deepEqual(await database.rows(namesIn, ['holdfast']), [], 'opening installs those of this release')
     await holdfast.queue('mail').enqueue(1)
     await (await claimOne(holdfast, 'mail')).done()
   })
@@ -91,7 +91,7 @@ describe('the functions of a schema', () => {
   })
 })
 
-test('a schema that other steps made under the same number is refused with a sentence', async () => {
+test('a schema that was made by other steps with the same number is refused with an explanation', async () => {
   await using database = await setup()
   const [first, ...rest] = steps
   const edited = { ...release, steps: [{ ...first, sql: `${first?.sql} -- edited` }, ...rest] }

@@ -1,14 +1,14 @@
-// A row of a job is locked for long, by a settlement whose effect waits. Whatever wants that row waits for it, and for nothing
-// else: claims, enqueues and settlements of the lane go on meanwhile.
+// A settlement whose SQL effect waits keeps a job's row locked for long. Calls that need this row wait for it. All others of
+// the lane go on: claims, enqueues and settlements.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { claimOne, heard, readJob, rejects } from '../conformance/expect.ts'
-import { type Hand, inHand, until, useDatabase } from './hand.ts'
+import { inWorld, until, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
-/** A statement that waits until it is let go. */
+/** A statement that waits until `letGo` is called. */
 interface SlowEffect {
   readonly effects: { readonly sql: readonly { readonly text: string }[] }
   /** Resolves when it waits. */
@@ -18,31 +18,31 @@ interface SlowEffect {
 
 let locks = 0
 
-async function slowEffect(hand: Hand): Promise<SlowEffect> {
-  const tx = await hand.begin()
+async function slowEffect(world: World): Promise<SlowEffect> {
+  const tx = await world.begin()
   locks += 1
   const lock = `pg_advisory_xact_lock(${process.pid}, ${locks})`
   await tx.run(`select ${lock}`)
   return {
     effects: { sql: [{ text: `select ${lock}` }] },
-    runs: () => hand.waiters(1, 0, lock),
+    runs: () => world.waiters(1, 0, lock),
     letGo: () => tx.commit(),
   }
 }
 
 /** Job "slow" is being settled, and its row is locked. */
-async function settling(hand: Hand, id: string) {
-  const slow = await slowEffect(hand)
-  const lease = await claimOne(hand.holdfast, 'mail')
+async function settling(world: World, id: string) {
+  const slow = await slowEffect(world)
+  const lease = await claimOne(world.holdfast, 'mail')
   assert.equal(lease.job.id, id)
   const settled = lease.done('ok', slow.effects)
   await slow.runs()
   return { ...slow, settled }
 }
 
-/** One job of the lane goes its whole way and others come, while the slow statement still waits. */
-async function laneGoesOn(hand: Hand, slow: SlowEffect): Promise<void> {
-  const worker = await hand.another()
+/** Jobs of the lane are enqueued, claimed, settled and cancelled while the slow statement still waits. */
+async function laneGoesOn(world: World, slow: SlowEffect): Promise<void> {
+  const worker = await world.another()
   await worker.queue('mail').enqueue('next')
   const lease = await claimOne(worker, 'mail')
   assert.equal((await lease.done()).state, 'done')
@@ -54,7 +54,7 @@ async function laneGoesOn(hand: Hand, slow: SlowEffect): Promise<void> {
   await slow.runs()
 }
 
-/** What is asked for while the job is being settled, and what it answers when that has landed. */
+/** Calls about the job while it is being settled, and their answers once the settlement has committed. */
 const acts: Readonly<Record<string, { act(other: Holdfast, id: string): Promise<unknown>; answer: unknown }>> = {
   'a cancel': { act: (other, id) => other.cancel(id), answer: 'INVALID_STATE' },
   'a wake': { act: (other, id) => other.wake(id), answer: 'INVALID_STATE' },
@@ -87,20 +87,20 @@ const acts: Readonly<Record<string, { act(other: Holdfast, id: string): Promise<
 
 for (const [what, { act, answer }] of Object.entries(acts)) {
   test(
-    `${what} of a job that is being settled keeps its lane from nothing, and is then answered rightly`,
-    inHand(async (hand) => {
-      const id = await hand.enqueue('mail', 'slow', { dedup: { key: 'k' } })
-      const slow = await settling(hand, id)
+    `${what} of a job that is being settled does not block its lane, and is answered correctly afterwards`,
+    inWorld(async (world) => {
+      const id = await world.enqueue('mail', 'slow', { dedup: { key: 'k' } })
+      const slow = await settling(world, id)
       let isAnswered = false
-      const acted = act(await hand.another(), id).then(
+      const acted = act(await world.another(), id).then(
         (value) => value,
         (error) => error.code,
       )
       acted.then(() => {
         isAnswered = true
       })
-      await until(async () => isAnswered || (await waitingForRows(hand)) > 1, 'it waits, or was answered')
-      await laneGoesOn(hand, slow)
+      await until(async () => isAnswered || (await waitingForRows(world)) > 1, 'the call waits, or was answered')
+      await laneGoesOn(world, slow)
       await slow.letGo()
       assert.equal((await slow.settled).state, 'done')
       assert.deepEqual(await acted, answer)
@@ -108,39 +108,39 @@ for (const [what, { act, answer }] of Object.entries(acts)) {
   )
 }
 
-async function waitingForRows(hand: Hand): Promise<number> {
-  const [row] = await hand.rows(
+async function waitingForRows(world: World): Promise<number> {
+  const [row] = await world.rows(
     `select count(*)::int as n from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
   )
   return row?.['n'] as number
 }
 
 test(
-  'a cancel that waited for a settlement that puts the job off cancels it',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 'slow')
-    const slow = await slowEffect(hand)
-    const lease = await claimOne(hand.holdfast, 'mail')
+  'a cancel that waited for a settlement that snoozes or retries the job cancels it',
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'slow')
+    const slow = await slowEffect(world)
+    const lease = await claimOne(world.holdfast, 'mail')
     const broken = { sql: [...slow.effects.sql, { text: 'select 1 / 0' }] }
     const settled = rejects(lease.done(null, broken), 'INVALID_OPTION')
     await slow.runs()
-    const cancelled = (await hand.another()).cancel(id)
-    await until(async () => (await waitingForRows(hand)) > 1, 'the cancel waits')
+    const cancelled = (await world.another()).cancel(id)
+    await until(async () => (await waitingForRows(world)) > 1, 'the cancel waits')
     await slow.letGo()
     await settled
     assert.equal(await cancelled, 'cancelled')
-    assert.equal((await readJob(hand.holdfast, id)).state, 'cancelled')
+    assert.equal((await readJob(world.holdfast, id)).state, 'cancelled')
   }),
 )
 
 test(
-  'a batch is cancelled while one of its items is being settled: its other items settle meanwhile',
-  inHand(async (hand) => {
+  'while a cancel of a batch waits for an item that is being settled, its other items settle',
+  inWorld(async (world) => {
     const items = [{ queue: 'mail', payload: 'slow' }, ...[1, 2].map((payload) => ({ queue: 'mail', payload }))]
-    const batch = await hand.holdfast.batch({ name: 'letters', concurrency: 2 }, items)
-    const slow = await slowEffect(hand)
-    const other = await hand.another()
-    const first = await claimOne(hand.holdfast, 'mail')
+    const batch = await world.holdfast.batch({ name: 'letters', concurrency: 2 }, items)
+    const slow = await slowEffect(world)
+    const other = await world.another()
+    const first = await claimOne(world.holdfast, 'mail')
     const second = await claimOne(other, 'mail')
     const settled = first.done('ok', slow.effects)
     await slow.runs()
@@ -148,67 +148,67 @@ test(
     assert.equal((await second.retry(new Error('no'))).state, 'cancelled')
     await slow.letGo()
     assert.equal((await settled).state, 'done')
-    await hand.holdfast.sweep()
+    await world.holdfast.sweep()
     const { state, done, cancelled } = await batch.progress()
     assert.deepEqual([state, done, cancelled], ['cancelled', 1, 2])
   }),
 )
 
 test(
-  'a cancel of a job that waits for its time keeps no lane while its effects run',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 'later', { delay: '1h' })
-    const slow = await slowEffect(hand)
-    const cancelled = (await hand.another()).cancel(id, { effects: slow.effects })
+  'a cancel of a scheduled job does not block a lane while its effects run',
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'later', { delay: '1h' })
+    const slow = await slowEffect(world)
+    const cancelled = (await world.another()).cancel(id, { effects: slow.effects })
     await slow.runs()
-    await laneGoesOn(hand, slow)
+    await laneGoesOn(world, slow)
     await slow.letGo()
     assert.equal(await cancelled, 'cancelled')
   }),
 )
 
 test(
-  'an accept keeps no lane while its effects run',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'letter')
-    const snoozed = heard(hand.holdfast, 'job.snoozed')
-    const worker = hand.holdfast.work('mail', (job) => job.offer('letter', { inbox: 'read' }))
+  'an accept does not block a lane while its effects run',
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'letter')
+    const snoozed = heard(world.holdfast, 'job.snoozed')
+    const worker = world.holdfast.work('mail', (job) => job.offer('letter', { inbox: 'read' }))
     await snoozed
     await worker.stop()
-    const [pickup] = await Array.fromAsync(hand.holdfast.inbox('read'))
-    const slow = await slowEffect(hand)
+    const [pickup] = await Array.fromAsync(world.holdfast.inbox('read'))
+    const slow = await slowEffect(world)
     const accepted = pickup?.accept('ok', { effects: slow.effects })
     await slow.runs()
-    await laneGoesOn(hand, slow)
+    await laneGoesOn(world, slow)
     await slow.letGo()
     await accepted
-    assert.equal((await readJob(hand.holdfast, pickup?.id ?? '')).state, 'done')
+    assert.equal((await readJob(world.holdfast, pickup?.id ?? '')).state, 'done')
   }),
 )
 
 test(
-  'a sweep that runs the effects of a requested cancel keeps no lane, also where jobs have missed their start',
-  inHand(async (hand) => {
-    const id = await hand.enqueue('mail', 'slow')
-    await claimOne(hand.holdfast, 'mail', { lease: 1 })
-    const slow = await slowEffect(hand)
-    await hand.holdfast.cancel(id, { effects: slow.effects })
-    await hand.holdfast.pause('mail')
-    const late = await hand.enqueue('mail', 'late', { startBefore: new Date(Date.now() + 50) })
-    await until(() => isOver(hand, late), 'it has missed its start')
-    await hand.holdfast.resume('mail')
-    const swept = (await hand.another()).sweep()
+  'a sweep that runs the effects of a requested cancel does not block a lane, also if jobs have missed their start',
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'slow')
+    await claimOne(world.holdfast, 'mail', { lease: 1 })
+    const slow = await slowEffect(world)
+    await world.holdfast.cancel(id, { effects: slow.effects })
+    await world.holdfast.pause('mail')
+    const late = await world.enqueue('mail', 'late', { startBefore: new Date(Date.now() + 50) })
+    await until(() => isOver(world, late), 'it has missed its start')
+    await world.holdfast.resume('mail')
+    const swept = (await world.another()).sweep()
     await slow.runs()
-    await laneGoesOn(hand, slow)
+    await laneGoesOn(world, slow)
     await slow.letGo()
     assert.equal((await swept).rescued, 1)
-    assert.equal((await readJob(hand.holdfast, id)).error?.name, 'LeaseExpired')
-    assert.equal((await readJob(hand.holdfast, late)).state, 'cancelled')
+    assert.equal((await readJob(world.holdfast, id)).error?.name, 'LeaseExpired')
+    assert.equal((await readJob(world.holdfast, late)).state, 'cancelled')
   }),
 )
 
-async function isOver(hand: Hand, id: string): Promise<boolean> {
-  const [row] = await hand.rows(
+async function isOver(world: World, id: string): Promise<boolean> {
+  const [row] = await world.rows(
     'select start_before <= holdfast.now_ms(null) as over from holdfast.job where id = $1',
     [id],
   )

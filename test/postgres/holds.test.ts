@@ -1,15 +1,15 @@
-// A lease holds places, not jobs: what was rescued and claimed again is another hold, and nobody else's to touch, also
-// while the first claim goes on with its other jobs.
+// A lease holds places in a lane, not jobs. A job that was rescued and claimed again has another hold. The first claim cannot
+// touch it, and keeps its other jobs.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Lease } from '../../src/lease/lease.ts'
 import { claimOne, readJob, rejects, stateOf } from '../conformance/expect.ts'
-import { type Hand, inHand, type Rule, until, useDatabase } from './hand.ts'
+import { inWorld, type Rule, until, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
-/** A settlement names the place that its claim has taken; here it names the job by its number. */
+/** A settlement names the place that its claim has taken. Without this rule it names the job by its number. */
 const placesCount: readonly Rule[] = [
   {
     from: `j.lane = p_lanes[v_stretch] and j.ready_xid = p_xids[v_stretch] and j.ord >= p_firsts[v_stretch]
@@ -19,7 +19,7 @@ const placesCount: readonly Rule[] = [
   { from: '(j.ord - p_firsts[v_stretch])::int as turn', to: '(j.seq - p_firsts[v_stretch])::int as turn' },
 ]
 
-const effects = { put: [{ key: 'effect', value: 'landed' }] }
+const effects = { put: [{ key: 'effect', value: 'stored' }] }
 
 interface Holds {
   /** The first claim's hold on a job that it has renewed. */
@@ -30,11 +30,11 @@ interface Holds {
   readonly fresh: Lease
 }
 
-/** Two jobs under one claim; one is renewed, the other runs out, is rescued, and is claimed by somebody else. */
-async function rescuedMate(hand: Hand): Promise<Holds> {
-  await hand.holdfast.queue('mail').enqueueMany([{ payload: 'kept' }, { payload: 'rescued' }])
-  const other = await hand.another()
-  const [kept, stale] = await hand.holdfast.claim(['mail'], { max: 2, lease: 1 })
+/** Two jobs of one claim: the first is renewed; the lease of the second expires, and the job is rescued and claimed again. */
+async function rescuedMate(world: World): Promise<Holds> {
+  await world.holdfast.queue('mail').enqueueMany([{ payload: 'kept' }, { payload: 'rescued' }])
+  const other = await world.another()
+  const [kept, stale] = await world.holdfast.claim(['mail'], { max: 2, lease: 1 })
   assert.ok(kept && stale)
   await kept.renew('1h')
   await delay(3)
@@ -45,28 +45,28 @@ async function rescuedMate(hand: Hand): Promise<Holds> {
 }
 
 test(
-  'who lost a job of their claim cannot settle or renew it, and still holds the others',
-  inHand(async (hand) => {
-    const { kept, stale, fresh } = await rescuedMate(hand)
+  'a claim that lost one of its jobs cannot settle or renew it, and still holds the others',
+  inWorld(async (world) => {
+    const { kept, stale, fresh } = await rescuedMate(world)
     await rejects(stale.done('stale'), 'LEASE_LOST')
     await rejects(stale.done('stale', effects), 'LEASE_LOST')
     await rejects(stale.retry(new Error('stale')), 'LEASE_LOST')
     await rejects(stale.release(), 'LEASE_LOST')
     await rejects(stale.renew('1h'), 'LEASE_LOST')
-    assert.equal(await hand.holdfast.kv.get('effect'), null)
-    assert.equal(await stateOf(hand.holdfast, fresh.job.id), 'running')
+    assert.equal(await world.holdfast.kv.get('effect'), null)
+    assert.equal(await stateOf(world.holdfast, fresh.job.id), 'running')
     await fresh.renew()
     assert.equal((await kept.done('kept')).state, 'done')
     assert.equal((await fresh.done('fresh')).state, 'done')
-    assert.equal((await readJob(hand.holdfast, fresh.job.id)).result, 'fresh')
+    assert.equal((await readJob(world.holdfast, fresh.job.id)).result, 'fresh')
   }),
 )
 
 test(
-  'where a settlement names the job alone, who lost it settles it under the hands of who holds it',
-  inHand(
-    async (hand) => {
-      const { stale, fresh } = await rescuedMate(hand)
+  'if a settlement names only the job, an old lease settles a job that a new lease holds',
+  inWorld(
+    async (world) => {
+      const { stale, fresh } = await rescuedMate(world)
       assert.equal((await stale.done('stale')).state, 'done')
       await rejects(fresh.done('fresh'), 'LEASE_LOST')
     },
@@ -75,50 +75,50 @@ test(
 )
 
 test(
-  'a claim that is sent again by its token answers only what it still holds, and renews nothing else',
-  inHand(async (hand) => {
-    const { kept, stale, fresh } = await rescuedMate(hand)
+  'a claim that is sent again by its token returns only what it still holds, and renews nothing else',
+  inWorld(async (world) => {
+    const { kept, stale, fresh } = await rescuedMate(world)
     const token = kept.fence.slice(0, 32)
     assert.equal(stale.fence.slice(0, 32), token)
-    const before = await hand.rows('select no, expires_at from holdfast.lease where token <> $1', [token])
-    const again = await hand.rows(
+    const before = await world.rows('select no, expires_at from holdfast.lease where token <> $1', [token])
+    const again = await world.rows(
       `select distinct unnest(ids) as id from holdfast.claim($1, 'worker', 60000, 10, '{mail}', '{}', null)`,
       [token],
     )
     assert.deepEqual(again, [{ id: kept.job.id }])
-    assert.deepEqual(await hand.rows('select no, expires_at from holdfast.lease where token <> $1', [token]), before)
+    assert.deepEqual(await world.rows('select no, expires_at from holdfast.lease where token <> $1', [token]), before)
     assert.equal((await fresh.done('fresh')).state, 'done')
   }),
 )
 
 test(
-  'a claim that is sent again after all its jobs were rescued begins anew, and takes nothing that others hold',
-  inHand(async (hand) => {
-    const other = await hand.another()
-    await hand.enqueue('mail', 'a')
-    const stale = await claimOne(hand.holdfast, 'mail', { lease: 1 })
+  'a claim that is sent again after all its jobs were rescued starts over, and takes no job with a lease',
+  inWorld(async (world) => {
+    const other = await world.another()
+    await world.enqueue('mail', 'a')
+    const stale = await claimOne(world.holdfast, 'mail', { lease: 1 })
     await delay(3)
     assert.equal((await other.sweep()).rescued, 1)
     const fresh = await claimOne(other, 'mail', { lease: '1h' })
     const again = `select unnest(ids) as id from holdfast.claim($1, 'worker', 60000, 10, '{mail}', '{}', null)`
-    assert.deepEqual(await hand.rows(again, [stale.fence.slice(0, 32)]), [])
-    const id = await hand.enqueue('mail', 'b')
-    assert.deepEqual(await hand.rows(again, [stale.fence.slice(0, 32)]), [{ id }])
+    assert.deepEqual(await world.rows(again, [stale.fence.slice(0, 32)]), [])
+    const id = await world.enqueue('mail', 'b')
+    assert.deepEqual(await world.rows(again, [stale.fence.slice(0, 32)]), [{ id }])
     await rejects(stale.done(), 'LEASE_LOST')
     assert.equal((await fresh.done()).state, 'done')
   }),
 )
 
 test(
-  'of a settlement and a rescue that meet, one lands',
-  inHand(async (hand) => {
-    const other = await hand.another()
+  'if a settlement and a rescue run at once, one of them is applied',
+  inWorld(async (world) => {
+    const other = await world.another()
     for (const first of ['settlement', 'rescue']) {
-      await hand.enqueue('mail', first)
-      const lease = await claimOne(hand.holdfast, 'mail', { lease: 1 })
+      await world.enqueue('mail', first)
+      const lease = await claimOne(world.holdfast, 'mail', { lease: 1 })
       await delay(3)
-      // Somebody looks at the row and keeps it locked, so that both wait for it.
-      const reader = await hand.begin()
+      // A reader keeps the row locked, so that both wait for it.
+      const reader = await world.begin()
       await reader.run('select from holdfast.job where id = $1 for update', [lease.job.id])
       const settle = () =>
         lease.done().then(
@@ -130,27 +130,27 @@ test(
       const answers: Promise<unknown>[] = []
       for (const [i, act] of acts.entries()) {
         answers.push(act())
-        await hand.waiters(i + 1)
+        await world.waiters(i + 1)
       }
       await reader.commit()
       assert.deepEqual(await Promise.all(answers), first === 'settlement' ? ['settled', 0] : [1, 'lost'])
     }
-    assert.deepEqual(await hand.claim(), ['rescue'])
+    assert.deepEqual(await world.claim(), ['rescue'])
   }),
 )
 
 test(
-  'a renewal that was answered holds against a sweep that waited for it',
-  inHand(async (hand) => {
-    const other = await hand.another()
-    await hand.enqueue('mail', 'a')
-    const lease = await claimOne(hand.holdfast, 'mail', { lease: 1 })
+  'a renewal that was answered is respected by a sweep that waited for it',
+  inWorld(async (world) => {
+    const other = await world.another()
+    await world.enqueue('mail', 'a')
+    const lease = await claimOne(world.holdfast, 'mail', { lease: 1 })
     await delay(3)
-    const reader = await hand.begin()
+    const reader = await world.begin()
     await reader.run('select from holdfast.lease for update')
     const renewed = lease.renew('1h')
-    await hand.waiters(1)
-    assert.equal((await other.sweep()).rescued, 0) // a lease that somebody renews now is left to them
+    await world.waiters(1)
+    assert.equal((await other.sweep()).rescued, 0) // a lease that is being renewed is skipped
     await reader.commit()
     await renewed
     assert.equal((await other.sweep()).rescued, 0)
@@ -158,33 +158,33 @@ test(
   }),
 )
 
-/** A sweep reads the clock, and gets to look at leases only after one was given that was not there then. */
-async function leaseGivenDuringSweep(hand: Hand): Promise<{ readonly given: number; readonly stored: number }> {
-  const sweep = await hand.begin()
+/** A sweep reads the clock. Then a lease is given, and only then does the sweep look at leases. */
+async function leaseGivenDuringSweep(world: World): Promise<{ readonly given: number; readonly stored: number }> {
+  const sweep = await world.begin()
   const [row] = await sweep.run('select holdfast.now_ms(null) as now')
   await delay(20)
-  await hand.enqueue('mail', 'a')
-  const lease = await claimOne(hand.holdfast, 'mail', { lease: '1h' })
+  await world.enqueue('mail', 'a')
+  const lease = await claimOne(world.holdfast, 'mail', { lease: '1h' })
   await delay(5)
   await sweep.run('select from holdfast.expired_leases(10, $1, 0, null)', [row?.['now']])
   await sweep.commit()
-  const [left] = await hand.rows('select expires_at from holdfast.lease')
+  const [left] = await world.rows('select expires_at from holdfast.lease')
   return { given: lease.expiresAt.getTime(), stored: Number(left?.['expires_at']) }
 }
 
 test(
-  'a lease that was given while a sweep was under way is not taken for one from before the clock was set back',
-  inHand(async (hand) => {
-    const { given, stored } = await leaseGivenDuringSweep(hand)
+  'a lease that was given during a sweep is not mistaken for one from before the clock was set back',
+  inWorld(async (world) => {
+    const { given, stored } = await leaseGivenDuringSweep(world)
     assert.equal(stored, given)
   }),
 )
 
 test(
-  'where a sweep judges leases by the time at which it began, it takes away from those given since',
-  inHand(
-    async (hand) => {
-      const { given, stored } = await leaseGivenDuringSweep(hand)
+  'if a sweep judges leases by the time at which it began, it shortens those given since',
+  inWorld(
+    async (world) => {
+      const { given, stored } = await leaseGivenDuringSweep(world)
       assert.ok(stored <= given - 20, `${given - stored} ms`)
     },
     {
@@ -200,18 +200,18 @@ test(
 )
 
 test(
-  'leases of settled jobs that no claim took along go when they expire, and nothing is rescued',
-  inHand(async (hand) => {
+  'leases of settled jobs that no claim has removed are removed when they expire, and nothing is rescued',
+  inWorld(async (world) => {
     for (let n = 0; n < 3; n++) {
-      await hand.holdfast.queue('mail').enqueue(n)
-      const [lease] = await hand.holdfast.claim(['mail'], { lease: 1_000 })
+      await world.holdfast.queue('mail').enqueue(n)
+      const [lease] = await world.holdfast.claim(['mail'], { lease: 1_000 })
       await lease?.done()
     }
-    const left = async () => (await hand.rows('select from holdfast.lease')).length
-    assert.ok((await left()) > 0, 'so few are not worth a claim')
+    const left = async () => (await world.rows('select from holdfast.lease')).length
+    assert.ok((await left()) > 0, 'a claim does not remove so few')
     let rescued = 0
     await until(async () => {
-      rescued += (await hand.holdfast.sweep()).rescued
+      rescued += (await world.holdfast.sweep()).rescued
       return (await left()) === 0
     }, 'they are gone')
     assert.equal(rescued, 0)

@@ -1,5 +1,5 @@
-// A login without any rights sends notifications on the store's channel. They are hints at most: nothing is lost, cancelled,
-// kept or asked for without end because of them.
+// A login without any rights sends notifications on the store's channel. Notifications are only hints: because of them nothing
+// is lost or cancelled, no job is kept longer, and queries are not repeated without bound.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -8,7 +8,7 @@ import { open } from '../../src/open.ts'
 import { newId } from '../../src/runtime/id.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { stateOf } from '../conformance/expect.ts'
-import { whoListens } from '../support/listeners.ts'
+import { fromListeningSessions } from '../support/listeners.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 
 const channel = 'holdfast holdfast'
@@ -28,7 +28,7 @@ const garbage = [
   `{"ready":${'['.repeat(3_000)}${']'.repeat(3_000)}}`,
 ]
 
-test('garbage neither ends a process nor keeps real wake-ups from arriving', async (t) => {
+test('malformed notifications do not end a process, and real wake-ups still arrive', async (t) => {
   await using database = await setup()
   await using hostile = await strangerOn(database)
   await using works = await open(database.url, { logger: false })
@@ -37,11 +37,11 @@ test('garbage neither ends a process nor keeps real wake-ups from arriving', asy
   const handler = async ({ payload }: { payload: unknown }) => void ran.get(payload as number)?.resolve()
   const named = works.work('mail', handler)
   const all = works.work('*', handler)
-  await hostile.untilHeard()
+  await hostile.untilListening()
   const storm = hostile.storm(garbage)
   const tookMs: number[] = []
   for (let n = 0; n < 12; n++) {
-    await sleep(100 + 37 * n) // at different moments of whatever rhythm there is
+    await sleep(100 + 37 * n) // at different moments of any polling interval
     const done = Promise.withResolvers<void>()
     ran.set(n, done)
     const from = performance.now()
@@ -52,7 +52,7 @@ test('garbage neither ends a process nor keeps real wake-ups from arriving', asy
   const sent = await storm.end()
   t.diagnostic(`${sent} notifications; jobs ran after ${tookMs.toSorted((a, b) => a - b)} ms`)
   const median = tookMs.toSorted((a, b) => a - b)[6] as number
-  assert.ok(median < backstopMs / 3, `woken, and not found by the look of every second: ${tookMs}`)
+  assert.ok(median < backstopMs / 3, `woken by the notification, not by the poll of every second: ${tookMs}`)
   await Promise.all([named.stop(), all.stop()])
 })
 
@@ -69,12 +69,12 @@ test('a forged request to cancel cancels nothing', async () => {
   })
   const { id } = await holdfast.queue('mail').enqueue(1)
   assert.equal(await started.promise, id)
-  await hostile.untilHeard()
+  await hostile.untilListening()
   const storm = hostile.storm([
     JSON.stringify({ cancel: [id] }),
     JSON.stringify({ from: stranger, cancel: [id, newId()] }),
   ])
-  await sleep(1_500) // longer than it takes to ask about a cancel
+  await sleep(1_500) // longer than a query about a cancel takes
   assert.equal(await stateOf(holdfast, id), 'running')
   assert.ok((await storm.end()) > 100)
   may.resolve()
@@ -82,7 +82,7 @@ test('a forged request to cancel cancels nothing', async () => {
   await worker.stop()
 })
 
-test('a storm of hints makes a process ask no faster than one after the other', async (t) => {
+test('a flood of hints never causes more than one query at a time', async (t) => {
   await using database = await setup()
   await using hostile = await strangerOn(database)
   await using counted = countingPool(database.url)
@@ -95,7 +95,7 @@ test('a storm of hints makes a process ask no faster than one after the other', 
   })
   await holdfast.queue('mail').enqueue(1)
   const id = await started.promise
-  await hostile.untilHeard()
+  await hostile.untilListening()
   for (const text of [JSON.stringify({ from: stranger }), JSON.stringify({ cancel: [id] })]) {
     counted.begin()
     const sent = await hostile.burst(text, 5_000)
@@ -119,11 +119,11 @@ async function strangerOn(database: TestDatabase) {
   const say = (texts: readonly string[]) =>
     client.query('select pg_notify($1, u.text) from unnest($2::text[]) u(text)', [channel, texts])
   return {
-    async untilHeard(): Promise<void> {
-      while ((await database.rows(`select 1 ${whoListens()}`)).length === 0) await sleep(10)
-      await sleep(150) // and has heard its own voice
+    async untilListening(): Promise<void> {
+      while ((await database.rows(`select 1 ${fromListeningSessions()}`)).length === 0) await sleep(10)
+      await sleep(150) // and has received its own probe
     },
-    /** Says the same thing so many times; what is said twice in a transaction is heard once. */
+    /** Sends the same text this many times. Equal notifications of one transaction are delivered once. */
     async burst(text: string, times: number): Promise<number> {
       const padded = (n: number) => text.replace('{', `{${' '.repeat(n % 1_000)}`)
       const distinct = Array.from({ length: Math.min(1_000, times) }, (_, n) => padded(n))
@@ -154,7 +154,7 @@ async function strangerOn(database: TestDatabase) {
   }
 }
 
-/** A pool that knows how many statements were sent, and how many of them were under way at once. */
+/** A pool that counts the statements that were sent, and how many of them ran at once. */
 function countingPool(url: string) {
   const pool = new pg.Pool({ connectionString: url, max: 10 })
   let [asked, underWay, atOnce] = [0, 0, 0]
@@ -187,7 +187,7 @@ function countingPool(url: string) {
       asked = 0
       atOnce = 0
     },
-    /** Once nothing more is asked. */
+    /** Resolves when no more statements are sent. */
     async quiet(): Promise<{ readonly asked: number; readonly atOnce: number }> {
       for (let before = -1; underWay > 0 || asked - before > 5; await sleep(300)) before = asked
       return { asked, atOnce }

@@ -1,72 +1,81 @@
-// What others do to a job while a claim is in progress: who takes the lane's lock first decides, and both know it.
+// Changes to a job while a claim is in progress: the transaction that locks the lane first decides, and the other sees the
+// result.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Lease } from '../../src/lease/lease.ts'
 import { claimOne, deadJob, readJob, rejects } from '../conformance/expect.ts'
-import { type CallerTx, type Hand, inBothHands, inHand, type Rule, requeueInProgress, useDatabase } from './hand.ts'
 import { clockAfterLock, gaps, laneLock, readAfterLock } from './rules.ts'
+import {
+  type CallerTx,
+  forBothClaims,
+  inWorld,
+  type Rule,
+  requeueInProgress,
+  useDatabase,
+  type World,
+} from './world.ts'
 
 useDatabase()
 
-/** Whoever must know whether a job waits takes its lane's lock. */
+/** A transaction that must know whether a job waits locks the job's lane. */
 const noLocks: Rule = { from: 'perform pg_advisory_xact_lock(LANE_LOCKS, v_lane);', to: 'null;' }
 const noLockToReplace: Rule = { from: 'perform pg_advisory_xact_lock(LANE_LOCKS, v_holder.lane);', to: 'null;' }
 
 const claimMail = `select unnest(ids) as id from holdfast.claim($1, 'worker', 60000, 10, '{mail}', '{}', null)`
 
 /** A claim that has taken its jobs and has not committed yet. */
-async function claimInProgress(hand: Hand): Promise<{ tx: CallerTx; ids: unknown[] }> {
-  const tx = await hand.begin()
+async function claimInProgress(world: World): Promise<{ tx: CallerTx; ids: unknown[] }> {
+  const tx = await world.begin()
   const rows = await tx.run(claimMail, [randomUUID()])
   return { tx, ids: rows.map(({ id }) => id) }
 }
 
-/** Somebody holds the lane's lock. */
-async function lockLane(hand: Hand): Promise<CallerTx> {
-  const tx = await hand.begin()
-  await tx.run('select holdfast.lock_lanes(array[$1::int])', [await hand.lane('mail')])
+/** An open transaction holds the lane's lock. */
+async function lockLane(world: World): Promise<CallerTx> {
+  const tx = await world.begin()
+  await tx.run('select holdfast.lock_lanes(array[$1::int])', [await world.lane('mail')])
   return tx
 }
 
 /** Whether `answered` waits for a lock; then `tx` ends. */
-async function waitsFor(hand: Hand, answered: Promise<unknown>, end: () => Promise<void>): Promise<boolean> {
+async function waitsFor(world: World, answered: Promise<unknown>, end: () => Promise<void>): Promise<boolean> {
   const isDone = answered.then(
     () => true,
     () => true,
   )
-  const hasWaited = !(await Promise.race([isDone, hand.waiters(1).then(() => false)]))
+  const hasWaited = !(await Promise.race([isDone, world.waiters(1).then(() => false)]))
   await end()
   return hasWaited
 }
 
 test(
-  'two claims of one lane come one after the other, and no job is in both',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'a')
-    const { tx, ids } = await claimInProgress(hand)
+  'two claims of one lane run one after the other, and no job is in both',
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'a')
+    const { tx, ids } = await claimInProgress(world)
     assert.equal(ids.length, 1)
-    const second = hand.claim()
-    assert.equal(await waitsFor(hand, second, () => tx.commit()), true)
+    const second = world.claim()
+    assert.equal(await waitsFor(world, second, () => tx.commit()), true)
     assert.deepEqual(await second, [])
   }),
 )
 
 for (const [what, without] of [
-  ['where lanes are not locked', [laneLock]],
-  ['where the lane is locked by the statement that reads the cursor', [laneLock, readAfterLock]],
+  ['if lanes are not locked', [laneLock]],
+  ['if the lane is locked by the statement that reads the cursor', [laneLock, readAfterLock]],
 ] as const) {
   test(
     `${what}, two claims take the same job`,
-    inHand(
-      async (hand) => {
-        const taken: unknown[][] = [] // on a busy machine the second may be too late to show it
+    inWorld(
+      async (world) => {
+        const taken: unknown[][] = [] // on a busy machine the second claim may be too late to show it
         for (let round = 0; round < 5 && !taken.some((payloads) => payloads.includes('a')); round++) {
-          await hand.enqueue('mail', 'a')
-          const { tx } = await claimInProgress(hand)
-          const second = hand.claim()
-          await hand.waiters(1, 0, 'claim(') // for the cursor that the first has replaced
+          await world.enqueue('mail', 'a')
+          const { tx } = await claimInProgress(world)
+          const second = world.claim()
+          await world.waiters(1, 0, 'claim(') // for the cursor that the first has replaced
           await tx.commit()
           taken.push(await second)
         }
@@ -78,55 +87,55 @@ for (const [what, without] of [
 }
 
 test(
-  'a claim that was rolled back leaves its jobs to the one that waited for it',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'a')
-    const { tx } = await claimInProgress(hand)
-    const second = hand.claim()
-    assert.equal(await waitsFor(hand, second, () => tx.rollback()), true)
+  'a claim that was rolled back leaves its jobs to the claim that waited for it',
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'a')
+    const { tx } = await claimInProgress(world)
+    const second = world.claim()
+    assert.equal(await waitsFor(world, second, () => tx.rollback()), true)
     assert.deepEqual(await second, ['a'])
   }),
 )
 
-async function cancelDuringClaim(hand: Hand, end: 'commit' | 'rollback'): Promise<unknown> {
-  const id = await hand.enqueue('mail', 'a')
-  const { tx } = await claimInProgress(hand)
-  const answer = hand.holdfast.cancel(id)
-  await waitsFor(hand, answer, () => tx[end]())
+async function cancelDuringClaim(world: World, end: 'commit' | 'rollback'): Promise<unknown> {
+  const id = await world.enqueue('mail', 'a')
+  const { tx } = await claimInProgress(world)
+  const answer = world.holdfast.cancel(id)
+  await waitsFor(world, answer, () => tx[end]())
   return answer
 }
 
 test(
-  'a cancel that meets a claim in progress waits for it, and is then a request to who holds the job',
-  inHand(async (hand) => assert.equal(await cancelDuringClaim(hand, 'commit'), 'requested')),
+  'a cancel during a claim waits for it, and is then a request to the worker that holds the lease',
+  inWorld(async (world) => assert.equal(await cancelDuringClaim(world, 'commit'), 'requested')),
 )
 
 test(
-  'a cancel that meets a claim which is rolled back ends the job',
-  inHand(async (hand) => {
-    assert.equal(await cancelDuringClaim(hand, 'rollback'), 'cancelled')
-    assert.deepEqual(await hand.claim(), [])
+  'a cancel during a claim that is rolled back ends the job',
+  inWorld(async (world) => {
+    assert.equal(await cancelDuringClaim(world, 'rollback'), 'cancelled')
+    assert.deepEqual(await world.claim(), [])
   }),
 )
 
 test(
-  'where lanes are not locked, a cancel ends a job that runs',
-  inHand(async (hand) => assert.equal(await cancelDuringClaim(hand, 'commit'), 'cancelled'), { without: [noLocks] }),
+  'if lanes are not locked, a cancel ends a running job',
+  inWorld(async (world) => assert.equal(await cancelDuringClaim(world, 'commit'), 'cancelled'), { without: [noLocks] }),
 )
 
 test(
-  'of a claim and a cancel that both wait for the lane, the first to come is the first',
-  inHand(async (hand) => {
-    const cancels = await hand.another()
+  'if a claim and a cancel both wait for the lane, the first to ask is served first',
+  inWorld(async (world) => {
+    const cancels = await world.another()
     for (const order of ['claim first', 'cancel first']) {
-      const id = await hand.enqueue('mail', order)
-      const lock = await lockLane(hand)
-      const acts = [() => hand.claim(), () => cancels.cancel(id)]
+      const id = await world.enqueue('mail', order)
+      const lock = await lockLane(world)
+      const acts = [() => world.claim(), () => cancels.cancel(id)]
       if (order === 'cancel first') acts.reverse()
       const answers: Promise<unknown>[] = []
       for (const [i, act] of acts.entries()) {
         answers.push(act())
-        await hand.waiters(i + 1)
+        await world.waiters(i + 1)
       }
       await lock.commit()
       const expected = order === 'claim first' ? [[order], 'requested'] : ['cancelled', []]
@@ -135,59 +144,59 @@ test(
   }),
 )
 
-async function replaceDuringClaim(hand: Hand, end: 'commit' | 'rollback'): Promise<unknown> {
+async function replaceDuringClaim(world: World, end: 'commit' | 'rollback'): Promise<unknown> {
   const dedup = { key: 'k', replace: true }
-  const id = await hand.enqueue('mail', 'old', { dedup })
-  const { tx } = await claimInProgress(hand)
-  const replaced = hand.holdfast.queue('mail').enqueue('new', { dedup })
-  await waitsFor(hand, replaced, () => tx[end]())
+  const id = await world.enqueue('mail', 'old', { dedup })
+  const { tx } = await claimInProgress(world)
+  const replaced = world.holdfast.queue('mail').enqueue('new', { dedup })
+  await waitsFor(world, replaced, () => tx[end]())
   const answer = await replaced
   assert.equal(answer.id, id)
-  return [answer.replaced ?? false, (await readJob(hand.holdfast, id)).payload, await hand.claim()]
+  return [answer.replaced ?? false, (await readJob(world.holdfast, id)).payload, await world.claim()]
 }
 
 test(
-  'a dedup key is not replaced under a claim in progress: who holds the job keeps it as it was',
-  inHand(async (hand) => assert.deepEqual(await replaceDuringClaim(hand, 'commit'), [false, 'old', []])),
+  'a job is not replaced during a claim: the worker that holds the lease keeps the job as it was',
+  inWorld(async (world) => assert.deepEqual(await replaceDuringClaim(world, 'commit'), [false, 'old', []])),
 )
 
 test(
-  'a dedup key is replaced once a claim of its holder was rolled back',
-  inHand(async (hand) => assert.deepEqual(await replaceDuringClaim(hand, 'rollback'), [true, 'new', ['new']])),
+  'a job is replaced after its claim was rolled back',
+  inWorld(async (world) => assert.deepEqual(await replaceDuringClaim(world, 'rollback'), [true, 'new', ['new']])),
 )
 
 test(
-  'where lanes are not locked, replacing a running job has it claimed twice',
-  inHand(async (hand) => assert.deepEqual(await replaceDuringClaim(hand, 'commit'), [true, 'new', ['new']]), {
+  'if lanes are not locked, a running job that is replaced is claimed twice',
+  inWorld(async (world) => assert.deepEqual(await replaceDuringClaim(world, 'commit'), [true, 'new', ['new']]), {
     without: [noLocks, noLockToReplace],
   }),
 )
 
 test(
-  'a job that is replaced while a claim waits for the lane is claimed once, as it is then',
-  inHand(async (hand) => {
-    const replaces = await hand.another()
+  'a job that is replaced while a claim waits for the lane is claimed once, with its new payload',
+  inWorld(async (world) => {
+    const replaces = await world.another()
     const dedup = { key: 'k', replace: true }
-    await hand.enqueue('mail', 'old', { dedup })
-    const lock = await lockLane(hand)
-    const replaced = replaces.queue('mail').enqueue('new', { dedup }) // which asks for the lane again and again
-    const claimed = hand.claim()
-    await hand.waiters(1)
+    await world.enqueue('mail', 'old', { dedup })
+    const lock = await lockLane(world)
+    const replaced = replaces.queue('mail').enqueue('new', { dedup }) // tries to lock the lane again and again
+    const claimed = world.claim()
+    await world.waiters(1)
     await lock.commit()
     const wasReplaced = (await replaced).replaced === true
     assert.deepEqual(await claimed, [wasReplaced ? 'new' : 'old'])
-    assert.deepEqual(await hand.claim(), [])
+    assert.deepEqual(await world.claim(), [])
   }),
 )
 
 test(
   'a job that is requeued while a claim waits for the lane is taken by that claim',
-  inHand(async (hand) => {
-    const requeues = await hand.another()
-    const id = await deadJob(hand.holdfast, 'mail', 'risen')
-    const lock = await lockLane(hand)
-    const claimed = hand.claim()
-    await hand.waiters(1)
+  inWorld(async (world) => {
+    const requeues = await world.another()
+    const id = await deadJob(world.holdfast, 'mail', 'risen')
+    const lock = await lockLane(world)
+    const claimed = world.claim()
+    await world.waiters(1)
     await requeues.requeue(id)
     await lock.commit()
     assert.deepEqual(await claimed, ['risen'])
@@ -195,56 +204,56 @@ test(
 )
 
 test(
-  'a job that is requeued while a claim is in progress is taken by the next',
-  inHand(async (hand) => {
-    const id = await deadJob(hand.holdfast, 'mail', 'risen')
-    await hand.enqueue('mail', 'other')
-    const { tx, ids } = await claimInProgress(hand)
+  'a job that is requeued while a claim is in progress is taken by the next claim',
+  inWorld(async (world) => {
+    const id = await deadJob(world.holdfast, 'mail', 'risen')
+    await world.enqueue('mail', 'other')
+    const { tx, ids } = await claimInProgress(world)
     assert.equal(ids.length, 1)
-    await hand.holdfast.requeue(id)
+    await world.holdfast.requeue(id)
     await tx.commit()
-    assert.deepEqual(await hand.claim(), ['risen'])
+    assert.deepEqual(await world.claim(), ['risen'])
   }),
 )
 
 test(
-  'of two requeues of one job the second finds it alive',
-  inHand(async (hand) => {
-    const id = await deadJob(hand.holdfast, 'mail', 'risen')
-    const tx = await requeueInProgress(hand, id)
-    const second = rejects(hand.holdfast.requeue(id), 'INVALID_STATE')
-    await hand.waiters(1)
+  'the second of two requeues of one job finds it live',
+  inWorld(async (world) => {
+    const id = await deadJob(world.holdfast, 'mail', 'risen')
+    const tx = await requeueInProgress(world, id)
+    const second = rejects(world.holdfast.requeue(id), 'INVALID_STATE')
+    await world.waiters(1)
     await tx.commit()
     await second
-    assert.deepEqual(await hand.claim(), ['risen'])
+    assert.deepEqual(await world.claim(), ['risen'])
   }),
 )
 
-async function lateRequeue(hand: Hand): Promise<unknown[][]> {
-  const id = await deadJob(hand.holdfast, 'mail', 'risen')
-  const tx = await requeueInProgress(hand, id)
-  await hand.enqueue('mail', 'other')
-  const first = await hand.claim()
+async function lateRequeue(world: World): Promise<unknown[][]> {
+  const id = await deadJob(world.holdfast, 'mail', 'risen')
+  const tx = await requeueInProgress(world, id)
+  await world.enqueue('mail', 'other')
+  const first = await world.claim()
   await tx.commit()
-  return [first, await hand.claim()]
+  return [first, await world.claim()]
 }
 
 test(
-  'a requeue that commits behind the bound has its job claimed',
-  inBothHands(async (hand) => assert.deepEqual(await lateRequeue(hand), [['other'], ['risen']])),
+  'the job of a requeue that commits behind the bound is claimed',
+  forBothClaims(async (world) => assert.deepEqual(await lateRequeue(world), [['other'], ['risen']])),
 )
 
 test(
-  'without gaps, a requeue that commits late hides',
-  inBothHands(async (hand) => assert.deepEqual(await lateRequeue(hand), [['other'], []]), { without: [gaps] }),
+  'without gaps, the job of a requeue that commits late is skipped',
+  forBothClaims(async (world) => assert.deepEqual(await lateRequeue(world), [['other'], []]), { without: [gaps] }),
 )
 
 /** A rescue that has moved the job to the front of its queue and has not committed yet. */
-async function rescueInProgress(hand: Hand, lease: Lease): Promise<CallerTx> {
-  const tx = await hand.begin()
+async function rescueInProgress(world: World, lease: Lease): Promise<CallerTx> {
+  const tx = await world.begin()
   const again = {
     id: lease.job.id,
-    lane: (await hand.lane('mail')) + 1,
+    lane: (await world.lane('mail')) + 1,
     ready: true,
     runAt: 0,
     free_releases: 0,
@@ -257,72 +266,72 @@ async function rescueInProgress(hand: Hand, lease: Lease): Promise<CallerTx> {
 }
 
 test(
-  'a cancel that meets a rescue in progress waits for it, and ends the job where it is then',
-  inHand(async (hand) => {
+  'a cancel during a rescue waits for it, and ends the job at its new place',
+  inWorld(async (world) => {
     for (const rescuedBefore of [false, true]) {
-      const id = await hand.enqueue('mail', 'a')
-      if (rescuedBefore) await (await rescueInProgress(hand, await claimOne(hand.holdfast, 'mail'))).commit()
-      const rescue = await rescueInProgress(hand, await claimOne(hand.holdfast, 'mail'))
-      const answer = hand.holdfast.cancel(id)
-      assert.equal(await waitsFor(hand, answer, () => rescue.commit()), true)
+      const id = await world.enqueue('mail', 'a')
+      if (rescuedBefore) await (await rescueInProgress(world, await claimOne(world.holdfast, 'mail'))).commit()
+      const rescue = await rescueInProgress(world, await claimOne(world.holdfast, 'mail'))
+      const answer = world.holdfast.cancel(id)
+      assert.equal(await waitsFor(world, answer, () => rescue.commit()), true)
       assert.equal(await answer, 'cancelled')
-      assert.deepEqual(await hand.claim(), [])
+      assert.deepEqual(await world.claim(), [])
     }
   }),
 )
 
-async function lateRescue(hand: Hand): Promise<unknown[][]> {
-  for (const payload of ['a', 'b']) await hand.enqueue('mail', payload)
-  const [a, b] = [await claimOne(hand.holdfast, 'mail'), await claimOne(hand.holdfast, 'mail')]
-  const rescue = await rescueInProgress(hand, a)
-  await (await rescueInProgress(hand, b)).commit()
-  const first = await hand.claim()
+async function lateRescue(world: World): Promise<unknown[][]> {
+  for (const payload of ['a', 'b']) await world.enqueue('mail', payload)
+  const [a, b] = [await claimOne(world.holdfast, 'mail'), await claimOne(world.holdfast, 'mail')]
+  const rescue = await rescueInProgress(world, a)
+  await (await rescueInProgress(world, b)).commit()
+  const first = await world.claim()
   await rescue.commit()
-  return [first, await hand.claim()]
+  return [first, await world.claim()]
 }
 
 test(
-  'a rescue that commits behind the bound of the front has its job claimed',
-  inBothHands(async (hand) => assert.deepEqual(await lateRescue(hand), [['b'], ['a']])),
+  'the job of a rescue that commits behind the bound of released jobs is claimed',
+  forBothClaims(async (world) => assert.deepEqual(await lateRescue(world), [['b'], ['a']])),
 )
 
 test(
-  'without gaps, a rescue that commits late hides',
-  inBothHands(async (hand) => assert.deepEqual(await lateRescue(hand), [['b'], []]), { without: [gaps] }),
+  'without gaps, the job of a rescue that commits late is skipped',
+  forBothClaims(async (world) => assert.deepEqual(await lateRescue(world), [['b'], []]), { without: [gaps] }),
 )
 
-async function latePromotion(hand: Hand): Promise<unknown[][]> {
-  await hand.enqueue('mail', 'due', { delay: 1 })
+async function latePromotion(world: World): Promise<unknown[][]> {
+  await world.enqueue('mail', 'due', { delay: 1 })
   await delay(3)
-  const tx = await hand.begin()
+  const tx = await world.begin()
   await tx.run('select * from holdfast.promote(10, holdfast.now_ms(null))')
-  await hand.enqueue('mail', 'other')
-  const first = await hand.claim()
+  await world.enqueue('mail', 'other')
+  const first = await world.claim()
   await tx.commit()
-  return [first, await hand.claim()]
+  return [first, await world.claim()]
 }
 
 test(
-  'a promotion that commits behind the bound has its job claimed',
-  inBothHands(async (hand) => assert.deepEqual(await latePromotion(hand), [['other'], ['due']])),
+  'the job of a promotion that commits behind the bound is claimed',
+  forBothClaims(async (world) => assert.deepEqual(await latePromotion(world), [['other'], ['due']])),
 )
 
 test(
-  'without gaps, a promotion that commits late hides',
-  inBothHands(async (hand) => assert.deepEqual(await latePromotion(hand), [['other'], []]), { without: [gaps] }),
+  'without gaps, the job of a promotion that commits late is skipped',
+  forBothClaims(async (world) => assert.deepEqual(await latePromotion(world), [['other'], []]), { without: [gaps] }),
 )
 
-async function expiryAfterWait(hand: Hand): Promise<{ leftMs: number; rescued: number; settled: boolean }> {
-  await hand.enqueue('mail', 'a')
-  const lock = await lockLane(hand)
-  const claimed = hand.holdfast.claim(['mail'], { lease: 200 })
-  await hand.waiters(1)
+async function expiryAfterWait(world: World): Promise<{ leftMs: number; rescued: number; settled: boolean }> {
+  await world.enqueue('mail', 'a')
+  const lock = await lockLane(world)
+  const claimed = world.holdfast.claim(['mail'], { lease: 200 })
+  await world.waiters(1)
   await lock.run('select pg_sleep(0.3)')
   const [now] = await lock.run('select holdfast.now_ms(null)::float8 as ms')
   await lock.commit()
   const [lease] = await claimed
   assert.ok(lease)
-  const { rescued } = await hand.holdfast.sweep()
+  const { rescued } = await world.holdfast.sweep()
   const settled = await lease.done().then(
     () => true,
     () => false,
@@ -332,17 +341,17 @@ async function expiryAfterWait(hand: Hand): Promise<{ leftMs: number; rescued: n
 
 test(
   'a lease lasts from the end of the wait for the lane, not from its beginning',
-  inHand(async (hand) => {
-    const { leftMs } = await expiryAfterWait(hand)
+  inWorld(async (world) => {
+    const { leftMs } = await expiryAfterWait(world)
     assert.ok(leftMs >= 200, `${leftMs} ms are left`)
   }),
 )
 
 test(
-  'where the clock is read before the wait, a lease is over when it is given',
-  inHand(
-    async (hand) => {
-      const { leftMs, rescued, settled } = await expiryAfterWait(hand)
+  'if the clock is read before the wait, a lease has expired when it is given',
+  inWorld(
+    async (world) => {
+      const { leftMs, rescued, settled } = await expiryAfterWait(world)
       assert.ok(leftMs <= 0, `${leftMs} ms are left`)
       assert.deepEqual([rescued, settled], [1, false])
     },

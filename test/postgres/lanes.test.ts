@@ -1,124 +1,125 @@
-// One claim over many lanes: every queue has one for each priority, and beside it one for jobs that came back.
+// One claim over many lanes. A queue has one lane for each priority, and beside it one for jobs that were released or rescued.
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 import { gaps, lanesWithJobsFirst, peekAtGaps } from './rules.ts'
+import { inWorld, type Rule, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
-async function latePriorities(hand: Hand): Promise<unknown[][]> {
-  const late = await hand.begin()
+async function latePriorities(world: World): Promise<unknown[][]> {
+  const late = await world.begin()
   for (const priority of [9, 5, 0]) await late.enqueue('mail', `late ${priority}`, { priority })
-  for (const priority of [9, 5, 0]) await hand.enqueue('mail', `early ${priority}`, { priority })
-  const first = await hand.claim()
+  for (const priority of [9, 5, 0]) await world.enqueue('mail', `early ${priority}`, { priority })
+  const first = await world.claim()
   await late.commit()
-  return [first, await hand.claim('mail', 2), await hand.claim()]
+  return [first, await world.claim('mail', 2), await world.claim()]
 }
 
 test(
-  'a late commit has its jobs claimed in every priority, the first priority first',
-  inHand(async (hand) => {
-    assert.deepEqual(await latePriorities(hand), [['early 0', 'early 5', 'early 9'], ['late 0', 'late 5'], ['late 9']])
+  'jobs of a late commit are claimed in every priority, the first priority first',
+  inWorld(async (world) => {
+    assert.deepEqual(await latePriorities(world), [['early 0', 'early 5', 'early 9'], ['late 0', 'late 5'], ['late 9']])
   }),
 )
 
 test(
-  'without gaps, a late commit hides in every priority',
-  inHand(async (hand) => assert.deepEqual((await latePriorities(hand)).slice(1), [[], []]), { without: [gaps] }),
+  'without gaps, jobs of a late commit are skipped in every priority',
+  inWorld(async (world) => assert.deepEqual((await latePriorities(world)).slice(1), [[], []]), { without: [gaps] }),
 )
 
 test(
-  'the limit of a claim over priorities is used up by the first; the others keep their place',
-  inHand(async (hand) => {
-    const late = await hand.begin()
+  'a claim over priorities spends its limit on the first priorities; jobs of the others keep their place',
+  inWorld(async (world) => {
+    const late = await world.begin()
     for (const priority of [0, 9]) await late.enqueue('mail', `late ${priority}`, { priority })
-    for (const priority of [0, 9]) await hand.enqueue('mail', `early ${priority}`, { priority })
-    assert.deepEqual(await hand.claim('mail', 1), ['early 0'])
+    for (const priority of [0, 9]) await world.enqueue('mail', `early ${priority}`, { priority })
+    assert.deepEqual(await world.claim('mail', 1), ['early 0'])
     await late.commit()
-    assert.deepEqual(await hand.claim('mail', 1), ['late 0'])
-    assert.deepEqual(await hand.claim('mail', 5), ['late 9', 'early 9'])
+    assert.deepEqual(await world.claim('mail', 1), ['late 0'])
+    assert.deepEqual(await world.claim('mail', 5), ['late 9', 'early 9'])
   }),
 )
 
 test(
-  'several queues in one claim: each has its own gaps, and they come in the order named',
-  inHand(async (hand) => {
-    const late = await hand.begin()
+  'a claim over several queues takes them in the order named, each with its own gaps',
+  inWorld(async (world) => {
+    const late = await world.begin()
     for (const queue of ['a', 'b', 'c']) await late.enqueue(queue, `late ${queue}`)
-    for (const queue of ['a', 'b', 'c']) await hand.enqueue(queue, `early ${queue}`)
-    assert.deepEqual(await hand.claim(['c', 'a']), ['early c', 'early a'])
+    for (const queue of ['a', 'b', 'c']) await world.enqueue(queue, `early ${queue}`)
+    assert.deepEqual(await world.claim(['c', 'a']), ['early c', 'early a'])
     await late.commit()
-    assert.deepEqual(await hand.claim(['c', 'b', 'a']), ['late c', 'late b', 'early b', 'late a'])
+    assert.deepEqual(await world.claim(['c', 'b', 'a']), ['late c', 'late b', 'early b', 'late a'])
   }),
 )
 
 const names = (count: number) => Array.from({ length: count }, (_, i) => `q${String(i).padStart(2, '0')}`)
 
-async function enqueueEach(hand: Hand, queues: readonly string[]): Promise<void> {
-  for (const queue of queues) await hand.enqueue(queue, `early ${queue}`)
+async function enqueueEach(world: World, queues: readonly string[]): Promise<void> {
+  for (const queue of queues) await world.enqueue(queue, `early ${queue}`)
 }
 
-async function lateInManyLanes(hand: Hand): Promise<unknown[][]> {
+async function lateInManyLanes(world: World): Promise<unknown[][]> {
   const queues = names(12)
-  const late = await hand.begin()
+  const late = await world.begin()
   await late.enqueue('q07', 'late')
-  await enqueueEach(hand, queues)
-  const first = await hand.claim('*')
-  const between = await hand.claim('*')
+  await enqueueEach(world, queues)
+  const first = await world.claim('*')
+  const between = await world.claim('*')
   await late.commit()
-  return [first, between, await hand.claim('*'), await hand.claim('*')]
+  return [first, between, await world.claim('*'), await world.claim('*')]
 }
 
 const early = (count: number) => names(count).map((queue) => `early ${queue}`)
 
 test(
-  'of many lanes only those with work are locked, and a late commit in one of them counts as work',
-  inHand(async (hand) => assert.deepEqual(await lateInManyLanes(hand), [early(12), [], ['late'], []])),
+  'a claim over many lanes locks only those with work, and a late commit counts as work',
+  inWorld(async (world) => assert.deepEqual(await lateInManyLanes(world), [early(12), [], ['late'], []])),
 )
 
 test(
-  'where the look at many lanes passes over gaps, a late commit hides',
-  inHand(async (hand) => assert.deepEqual(await lateInManyLanes(hand), [early(12), [], [], []]), {
+  'if the look at many lanes ignores gaps, jobs of a late commit are skipped',
+  inWorld(async (world) => assert.deepEqual(await lateInManyLanes(world), [early(12), [], [], []]), {
     without: [peekAtGaps],
   }),
 )
 
 test(
   'more than 64 lanes with work are claimed in parts, in order, and none is left out',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const queues = names(70)
-    await enqueueEach(hand, queues)
+    await enqueueEach(world, queues)
     const taken: unknown[][] = []
-    for (let part = await hand.claim('*', 1_000); part.length > 0; part = await hand.claim('*', 1_000)) taken.push(part)
+    for (let part = await world.claim('*', 1_000); part.length > 0; part = await world.claim('*', 1_000))
+      taken.push(part)
     assert.deepEqual(taken.flat(), early(70))
-    assert.ok(taken.length > 1, 'one claim locks only so many lanes')
+    assert.ok(taken.length > 1, 'one claim locks a bounded number of lanes')
   }),
 )
 
-async function behindManyEndedGaps(hand: Hand): Promise<unknown[]> {
-  await enqueueEach(hand, names(70))
-  while ((await hand.claim('*', 1_000)).length > 0);
-  const undone = await hand.begin()
+async function behindManyEndedGaps(world: World): Promise<unknown[]> {
+  await enqueueEach(world, names(70))
+  while ((await world.claim('*', 1_000)).length > 0);
+  const undone = await world.begin()
   await undone.xid()
-  await enqueueEach(hand, names(70))
-  await hand.claim('*', 1_000)
+  await enqueueEach(world, names(70))
+  await world.claim('*', 1_000)
   await undone.rollback()
-  // One claim: the client would try a second time.
+  // A single claim by SQL: the client would try a second time.
   const claim = `select payloads from holdfast.claim(gen_random_uuid(), 'once', 1000, 1000, null, '{}', null)`
-  return (await hand.rows(claim)).map(({ payloads }) => JSON.parse(payloads as string))
+  return (await world.rows(claim)).map(({ payloads }) => JSON.parse(payloads as string))
 }
 
 test(
   'lanes where only gaps have ended do not take the places of lanes with jobs',
-  inHand(async (hand) => assert.deepEqual(await behindManyEndedGaps(hand), early(70).slice(64))),
+  inWorld(async (world) => assert.deepEqual(await behindManyEndedGaps(world), early(70).slice(64))),
 )
 
 test(
-  'where they came in their turn, a claim would come back empty though there are jobs',
-  inHand(
-    async (hand) => {
-      // Mostly. A stranger's transaction, which another lane had for a gap, may have taken a place from the claim before.
-      const brought = await behindManyEndedGaps(hand)
+  'if lanes with ended gaps kept their turn, a claim would return nothing although there are jobs',
+  inWorld(
+    async (world) => {
+      // Usually. A stranger's transaction that was a gap of another lane may have taken a place in the claim before.
+      const brought = await behindManyEndedGaps(world)
       assert.ok(brought.length < 6, `${brought.length} jobs of 6`)
     },
     { without: [lanesWithJobsFirst] },
@@ -127,15 +128,15 @@ test(
 
 test(
   'late commits in more than 64 lanes are all claimed',
-  inHand(async (hand) => {
+  inWorld(async (world) => {
     const queues = names(70)
-    const late = await hand.begin()
+    const late = await world.begin()
     for (const queue of queues) await late.enqueue(queue, `late ${queue}`)
-    await enqueueEach(hand, queues)
-    while ((await hand.claim('*', 1_000)).length > 0);
+    await enqueueEach(world, queues)
+    while ((await world.claim('*', 1_000)).length > 0);
     await late.commit()
     const taken: unknown[] = []
-    for (let part = await hand.claim('*', 1_000); part.length > 0; part = await hand.claim('*', 1_000))
+    for (let part = await world.claim('*', 1_000); part.length > 0; part = await world.claim('*', 1_000))
       taken.push(...part)
     assert.deepEqual(
       taken,
@@ -144,53 +145,53 @@ test(
   }),
 )
 
-/** Where the look at many lanes takes long, somebody must move the bound of the lane that is to blame. */
+/** If the look at many lanes is slow, a claim must move the bound of the lane that is slow. */
 const slowLanesAreVisited: Rule = { from: 'if v_slow then', to: 'if false then' }
 
-// Neither a gap that ended nor a slow look, which are reasons to visit a lane, may come between.
+// An ended gap and a slow look are reasons to lock a lane, so this test excludes both.
 test(
-  'a claim of many lanes does not wait for a lane without work that somebody has locked',
-  inHand(
-    async (hand) => {
-      await enqueueEach(hand, names(12))
-      await hand.claim('*')
-      const other = await hand.begin()
-      await hand.setCursor('q03', await other.xid())
-      await other.run('select holdfast.lock_lanes(array[$1::int])', [await hand.lane('q03')])
-      await hand.enqueue('q08', 'work')
-      assert.deepEqual(await hand.claim('*'), ['work'])
+  'a claim of many lanes does not wait for a locked lane without work',
+  inWorld(
+    async (world) => {
+      await enqueueEach(world, names(12))
+      await world.claim('*')
+      const other = await world.begin()
+      await world.setCursor('q03', await other.xid())
+      await other.run('select holdfast.lock_lanes(array[$1::int])', [await world.lane('q03')])
+      await world.enqueue('q08', 'work')
+      assert.deepEqual(await world.claim('*'), ['work'])
       await other.commit()
     },
     { without: [slowLanesAreVisited] },
   ),
 )
 
-async function manyAheadInOneLane(hand: Hand): Promise<boolean> {
-  await enqueueEach(hand, names(12))
-  await hand.claim('*')
-  const tx = await hand.begin()
+async function manyAheadInOneLane(world: World): Promise<boolean> {
+  await enqueueEach(world, names(12))
+  await world.claim('*')
+  const tx = await world.begin()
   await tx.run(
     `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
      select n, n, pg_current_xact_id(), 0, 0, gen_random_uuid(), $1, 5, '"one of many"'
        from (select nextval('holdfast.number') as n from generate_series(1, 50000)) u`,
-    [await hand.lane('q04')],
+    [await world.lane('q04')],
   )
   const xid = await tx.xid()
-  await hand.rows('select pg_current_xact_id()') // one that ends, so that the look does not end before theirs
-  await hand.setCursor('q04', xid) // without gaps: one that ended would be a reason to visit the lane
-  assert.deepEqual(await hand.claim('*'), [])
-  const moved = BigInt((await hand.cursor('q04')).xid) > BigInt(xid)
+  await world.rows('select pg_current_xact_id()') // a later transaction that ends, so that the look reaches their rows
+  await world.setCursor('q04', xid) // without gaps: an ended gap would be a reason to lock the lane
+  assert.deepEqual(await world.claim('*'), [])
+  const moved = BigInt((await world.cursor('q04')).xid) > BigInt(xid)
   await tx.rollback()
-  assert.deepEqual(await hand.claim('*'), [])
+  assert.deepEqual(await world.claim('*'), [])
   return moved
 }
 
 test(
-  'of many lanes one with 50,000 uncommitted jobs ahead is visited, so that its bound moves past them',
-  inHand(async (hand) => assert.equal(await manyAheadInOneLane(hand), true)),
+  'a claim over many lanes locks one with 50,000 uncommitted jobs ahead, so that its bound moves past them',
+  inWorld(async (world) => assert.equal(await manyAheadInOneLane(world), true)),
 )
 
 test(
-  'where slow lanes are not visited, the bound stays and every look walks over them',
-  inHand(async (hand) => assert.equal(await manyAheadInOneLane(hand), false), { without: [slowLanesAreVisited] }),
+  'if slow lanes are not locked, the bound stays and every look scans those jobs',
+  inWorld(async (world) => assert.equal(await manyAheadInOneLane(world), false), { without: [slowLanesAreVisited] }),
 )

@@ -1,43 +1,43 @@
-// Nothing hides behind the claim position: whatever the order in which transactions begin, write and commit.
+// Claims skip no job, in whatever order transactions begin, write and commit.
 import assert from 'node:assert/strict'
 import test from 'node:test'
-import { type Hand, inBothHands, useDatabase } from './hand.ts'
 import { gaps, onlyEndedGaps } from './rules.ts'
+import { forBothClaims, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
-async function lateCommit(hand: Hand): Promise<unknown[][]> {
-  const [a, b] = [await hand.begin(), await hand.begin()]
+async function lateCommit(world: World): Promise<unknown[][]> {
+  const [a, b] = [await world.begin(), await world.begin()]
   await a.enqueue('mail', 'a')
   await b.enqueue('mail', 'b')
   await b.commit()
-  const first = await hand.claim()
-  const between = await hand.claim()
+  const first = await world.claim()
+  const between = await world.claim()
   await a.commit()
-  return [first, between, await hand.claim(), await hand.claim()]
+  return [first, between, await world.claim(), await world.claim()]
 }
 
 test(
-  'a transaction that commits late has its jobs claimed when they become visible',
-  inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], ['a'], []])),
+  'jobs of a transaction that commits late are claimed when they become visible',
+  forBothClaims(async (world) => assert.deepEqual(await lateCommit(world), [['b'], [], ['a'], []])),
 )
 
 test(
-  'without gaps, a late commit hides',
-  inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], [], []]), { without: [gaps] }),
+  'without gaps, jobs of a late commit are skipped',
+  forBothClaims(async (world) => assert.deepEqual(await lateCommit(world), [['b'], [], [], []]), { without: [gaps] }),
 )
 
 test(
-  'where gaps are given up before they have ended, a late commit hides',
-  inBothHands(async (hand) => assert.deepEqual(await lateCommit(hand), [['b'], [], [], []]), {
+  'if gaps are dropped before they have ended, jobs of a late commit are skipped',
+  forBothClaims(async (world) => assert.deepEqual(await lateCommit(world), [['b'], [], [], []]), {
     without: [onlyEndedGaps],
   }),
 )
 
 test(
-  'of late commits each comes in the order of its transaction, and before what is newer',
-  inBothHands(async (hand) => {
-    const [a, b, c] = [await hand.begin(), await hand.begin(), await hand.begin()]
+  'jobs of late commits are claimed in the order of their transactions, before newer jobs',
+  forBothClaims(async (world) => {
+    const [a, b, c] = [await world.begin(), await world.begin(), await world.begin()]
     for (const [tx, name] of [
       [a, 'a'],
       [b, 'b'],
@@ -47,45 +47,45 @@ test(
       await tx.enqueue('mail', `${name}2`)
     }
     await c.commit()
-    assert.deepEqual(await hand.claim(), ['c1', 'c2'])
-    await hand.enqueue('mail', 'new')
+    assert.deepEqual(await world.claim(), ['c1', 'c2'])
+    await world.enqueue('mail', 'new')
     await b.commit()
     await a.commit()
-    assert.deepEqual(await hand.claim(), ['a1', 'a2', 'b1', 'b2', 'new'])
+    assert.deepEqual(await world.claim(), ['a1', 'a2', 'b1', 'b2', 'new'])
   }),
 )
 
-async function earlyNumberLateJob(hand: Hand): Promise<unknown[][]> {
-  await hand.rows('create table holdfast.theirs (n int)')
-  const long = await hand.begin()
+async function earlyNumberLateJob(world: World): Promise<unknown[][]> {
+  await world.rows('create table holdfast.theirs (n int)')
+  const long = await world.begin()
   await long.run('insert into holdfast.theirs values (1)')
   const claims: unknown[][] = []
   for (const round of [1, 2, 3]) {
-    await hand.enqueue('mail', `meanwhile ${round}`)
-    claims.push(await hand.claim())
+    await world.enqueue('mail', `meanwhile ${round}`)
+    claims.push(await world.claim())
   }
   await long.enqueue('mail', 'at last')
-  claims.push(await hand.claim())
+  claims.push(await world.claim())
   await long.commit()
-  return [...claims, await hand.claim()]
+  return [...claims, await world.claim()]
 }
 
 const meanwhile = [['meanwhile 1'], ['meanwhile 2'], ['meanwhile 3'], []]
 
 test(
-  'a long transaction that wrote early and enqueues late, far behind the bound, has its job claimed',
-  inBothHands(async (hand) => assert.deepEqual(await earlyNumberLateJob(hand), [...meanwhile, ['at last']])),
+  'the job of a long transaction that wrote early and enqueues late, far behind the bound, is claimed',
+  forBothClaims(async (world) => assert.deepEqual(await earlyNumberLateJob(world), [...meanwhile, ['at last']])),
 )
 
 test(
-  'without gaps, the job of a long transaction hides',
-  inBothHands(async (hand) => assert.deepEqual(await earlyNumberLateJob(hand), [...meanwhile, []]), {
+  'without gaps, the job of a long transaction is skipped',
+  forBothClaims(async (world) => assert.deepEqual(await earlyNumberLateJob(world), [...meanwhile, []]), {
     without: [gaps],
   }),
 )
 
-async function savepoints(hand: Hand): Promise<unknown[][]> {
-  const tx = await hand.begin()
+async function savepoints(world: World): Promise<unknown[][]> {
+  const tx = await world.begin()
   await tx.enqueue('mail', 'before')
   await tx.run('savepoint one')
   await tx.enqueue('mail', 'released')
@@ -94,8 +94,8 @@ async function savepoints(hand: Hand): Promise<unknown[][]> {
   await tx.run('rollback to savepoint two')
   await tx.enqueue('mail', 'after two')
   await tx.run('release savepoint one')
-  await hand.enqueue('mail', 'other')
-  const first = await hand.claim()
+  await world.enqueue('mail', 'other')
+  const first = await world.claim()
   await tx.run('savepoint late')
   await tx.enqueue('mail', 'undone late')
   await tx.run('rollback to savepoint late')
@@ -104,137 +104,141 @@ async function savepoints(hand: Hand): Promise<unknown[][]> {
   await tx.enqueue('mail', 'deep')
   await tx.run('release savepoint deeper')
   await tx.run('release savepoint deep')
-  const second = await hand.claim()
+  const second = await world.claim()
   await tx.commit()
-  return [first, second, await hand.claim(), await hand.claim()]
+  return [first, second, await world.claim(), await world.claim()]
 }
 
 test(
-  'jobs from savepoints come with their whole transaction, in order; those rolled back to never do',
-  inBothHands(async (hand) => {
-    assert.deepEqual(await savepoints(hand), [['other'], [], ['before', 'released', 'after two', 'deep'], []])
+  'jobs from savepoints are claimed with their whole transaction, in order; rolled-back ones never are',
+  forBothClaims(async (world) => {
+    assert.deepEqual(await savepoints(world), [['other'], [], ['before', 'released', 'after two', 'deep'], []])
   }),
 )
 
 test(
-  'without gaps, jobs from savepoints hide',
-  inBothHands(async (hand) => assert.deepEqual(await savepoints(hand), [['other'], [], [], []]), { without: [gaps] }),
+  'without gaps, jobs from savepoints are skipped',
+  forBothClaims(async (world) => assert.deepEqual(await savepoints(world), [['other'], [], [], []]), {
+    without: [gaps],
+  }),
 )
 
 test(
-  'what a transaction enqueued before it rolled back never runs, and is forgotten as a gap',
-  inBothHands(async (hand) => {
-    const tx = await hand.begin()
+  'jobs of a rolled-back transaction never run, and its gap is dropped',
+  forBothClaims(async (world) => {
+    const tx = await world.begin()
     await tx.enqueue('mail', 'never')
     const xid = await tx.xid()
-    await hand.enqueue('mail', 'other')
-    assert.deepEqual(await hand.claim(), ['other'])
-    assert.ok((await hand.cursor('mail')).gap_xids.includes(xid))
+    await world.enqueue('mail', 'other')
+    assert.deepEqual(await world.claim(), ['other'])
+    assert.ok((await world.cursor('mail')).gap_xids.includes(xid))
     await tx.rollback()
-    assert.deepEqual(await hand.claim(), [])
-    assert.ok(!(await hand.cursor('mail')).gap_xids.includes(xid))
+    assert.deepEqual(await world.claim(), [])
+    assert.ok(!(await world.cursor('mail')).gap_xids.includes(xid))
   }),
 )
 
 test(
-  'a transaction whose connection is gone is forgotten as a gap',
-  inBothHands(async (hand) => {
-    const tx = await hand.begin()
+  'the gap of a transaction whose connection is gone is dropped',
+  forBothClaims(async (world) => {
+    const tx = await world.begin()
     await tx.enqueue('mail', 'never')
     const xid = await tx.xid()
-    await hand.enqueue('mail', 'other')
-    assert.deepEqual(await hand.claim(), ['other'])
+    await world.enqueue('mail', 'other')
+    assert.deepEqual(await world.claim(), ['other'])
     const [me] = await tx.run('select pg_backend_pid() as pid')
-    await hand.rows('select pg_terminate_backend($1, 10000)', [me?.['pid']])
-    assert.deepEqual(await hand.claim(), [])
-    assert.ok(!(await hand.cursor('mail')).gap_xids.includes(xid))
+    await world.rows('select pg_terminate_backend($1, 10000)', [me?.['pid']])
+    assert.deepEqual(await world.claim(), [])
+    assert.ok(!(await world.cursor('mail')).gap_xids.includes(xid))
   }),
 )
 
 for (const level of ['repeatable read', 'serializable']) {
-  const lateAt = async (hand: Hand) => {
-    await hand.enqueue('mail', 'first')
-    const tx = await hand.begin(`begin isolation level ${level}`)
+  const lateAt = async (world: World) => {
+    await world.enqueue('mail', 'first')
+    const tx = await world.begin(`begin isolation level ${level}`)
     await tx.run('select count(*) from holdfast.job')
-    const before = await hand.claim()
+    const before = await world.claim()
     await tx.enqueue('mail', 'late')
-    await hand.enqueue('mail', 'other')
-    const between = await hand.claim()
+    await world.enqueue('mail', 'other')
+    const between = await world.claim()
     await tx.commit()
-    return [before, between, await hand.claim()]
+    return [before, between, await world.claim()]
   }
 
   test(
-    `a caller in ${level} has its job claimed after it commits`,
-    inBothHands(async (hand) => assert.deepEqual(await lateAt(hand), [['first'], ['other'], ['late']])),
+    `the job of a caller in ${level} is claimed after the commit`,
+    forBothClaims(async (world) => assert.deepEqual(await lateAt(world), [['first'], ['other'], ['late']])),
   )
 
   test(
-    `without gaps, the job of a caller in ${level} hides`,
-    inBothHands(async (hand) => assert.deepEqual(await lateAt(hand), [['first'], ['other'], []]), { without: [gaps] }),
+    `without gaps, the job of a caller in ${level} is skipped`,
+    forBothClaims(async (world) => assert.deepEqual(await lateAt(world), [['first'], ['other'], []]), {
+      without: [gaps],
+    }),
   )
 }
 
 test(
-  'a caller whose snapshot is older than the queue itself has its job claimed',
-  inBothHands(async (hand) => {
-    const tx = await hand.begin('begin isolation level repeatable read')
+  'the job of a caller whose snapshot is older than the queue is claimed',
+  forBothClaims(async (world) => {
+    const tx = await world.begin('begin isolation level repeatable read')
     await tx.run('select count(*) from holdfast.queue')
-    await hand.enqueue('mail', 'first')
+    await world.enqueue('mail', 'first')
     await tx.enqueue('mail', 'late')
     await tx.enqueue('paper', 'late too')
-    assert.deepEqual(await hand.claim(['mail', 'paper']), ['first'])
+    assert.deepEqual(await world.claim(['mail', 'paper']), ['first'])
     await tx.commit()
-    assert.deepEqual(await hand.claim(['mail', 'paper']), ['late', 'late too'])
+    assert.deepEqual(await world.claim(['mail', 'paper']), ['late', 'late too'])
   }),
 )
 
-async function prepared(hand: Hand): Promise<unknown[][]> {
-  const name = `two phases ${hand.schema.name}`
-  const tx = await hand.begin()
-  // Whoever prepares a transaction may not notify in it.
+async function prepared(world: World): Promise<unknown[][]> {
+  const name = `two phases ${world.schema.name}`
+  const tx = await world.begin()
+  // A transaction that has sent a notification cannot be prepared.
   const quiet = {
     query: (text: string, values: unknown[]) =>
       text.includes('pg_notify') ? Promise.resolve({ rows: [] }) : tx.client.query(text, values),
   }
-  await hand.holdfast.queue('mail').enqueue('prepared', { tx: quiet })
+  await world.holdfast.queue('mail').enqueue('prepared', { tx: quiet })
   await tx.run(`prepare transaction '${name}'`)
   try {
-    await hand.enqueue('mail', 'other')
-    const first = await hand.claim()
-    await hand.enqueue('mail', 'another')
-    const second = await hand.claim()
+    await world.enqueue('mail', 'other')
+    const first = await world.claim()
+    await world.enqueue('mail', 'another')
+    const second = await world.claim()
     await tx.run(`commit prepared '${name}'`)
-    return [first, second, await hand.claim(), await hand.claim()]
+    return [first, second, await world.claim(), await world.claim()]
   } finally {
     await tx.run(`rollback prepared '${name}'`).catch(() => undefined)
   }
 }
 
 test(
-  'a prepared transaction has its job claimed after commit prepared',
-  inBothHands(async (hand) => assert.deepEqual(await prepared(hand), [['other'], ['another'], ['prepared'], []])),
+  'the job of a prepared transaction is claimed after commit prepared',
+  forBothClaims(async (world) => assert.deepEqual(await prepared(world), [['other'], ['another'], ['prepared'], []])),
 )
 
 test(
-  'without gaps, the job of a prepared transaction hides',
-  inBothHands(async (hand) => assert.deepEqual(await prepared(hand), [['other'], ['another'], [], []]), {
+  'without gaps, the job of a prepared transaction is skipped',
+  forBothClaims(async (world) => assert.deepEqual(await prepared(world), [['other'], ['another'], [], []]), {
     without: [gaps],
   }),
 )
 
 test(
   'a prepared transaction that is rolled back leaves nothing',
-  inBothHands(async (hand) => {
-    const name = `two phases ${hand.schema.name}`
-    const tx = await hand.begin()
+  forBothClaims(async (world) => {
+    const name = `two phases ${world.schema.name}`
+    const tx = await world.begin()
     const xid = await tx.xid()
     await tx.run(`prepare transaction '${name}'`)
-    await hand.enqueue('mail', 'other')
-    assert.deepEqual(await hand.claim(), ['other'])
-    assert.ok((await hand.cursor('mail')).gap_xids.includes(xid))
+    await world.enqueue('mail', 'other')
+    assert.deepEqual(await world.claim(), ['other'])
+    assert.ok((await world.cursor('mail')).gap_xids.includes(xid))
     await tx.run(`rollback prepared '${name}'`)
-    assert.deepEqual(await hand.claim(), [])
-    assert.ok(!(await hand.cursor('mail')).gap_xids.includes(xid))
+    assert.deepEqual(await world.claim(), [])
+    assert.ok(!(await world.cursor('mail')).gap_xids.includes(xid))
   }),
 )

@@ -1,5 +1,5 @@
-// A server has room for so many locks, for all its transactions together. However many batches are kept, no call takes more of
-// them: shown on a server with little room, which holds far more lanes than locks.
+// All transactions of a server share one lock table of a fixed size. However many batches are kept, no call takes more locks.
+// Tested on a server with a small lock table and far more lanes than locks.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -11,7 +11,7 @@ import { assertRecount } from './exactness-recount.ts'
 let server: Server
 let database: TestDatabase
 
-/** With two lanes each. The lock table of this server has room for about 1,000 locks. */
+/** With two lanes each. The lock table of this server holds about 1,000 locks. */
 const batches = 1_200
 
 before(async () => {
@@ -46,7 +46,7 @@ after(async () => {
   await server[Symbol.asyncDispose]()
 })
 
-test('a sweep cancels what missed its start, a claim takes from many batches, a store that was restored opens', async () => {
+test('a sweep cancels jobs that missed their start, a claim takes from many batches, and a restored store opens', async () => {
   await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
   for (let tries = 0; tries < 100 && (await holdfast.stats('mail')).cancelled < batches / 3; tries++) {
     await holdfast.sweep()
@@ -57,11 +57,11 @@ test('a sweep cancels what missed its start, a claim takes from many batches, a 
   assert.ok(leases.length > 20)
   await database.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
   await using restored = await open(postgres({ pool: database.pool, listen: false }))
-  assert.equal((await restored.stats('mail')).running, 0, 'what was running is ready again')
+  assert.equal((await restored.stats('mail')).running, 0, 'running jobs are ready again')
   await assertRecount(database.pool)
 })
 
-test('the dead items of many batches are requeued, and a purge takes what waits in many lanes', async () => {
+test('the dead items of many batches are requeued, and a purge removes jobs of many lanes', async () => {
   await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
   for (let dead = 0; dead < 150; ) {
     const leases = await holdfast.claim(['mail'], { max: 300 })
@@ -75,7 +75,7 @@ test('the dead items of many batches are requeued, and a purge takes what waits 
   await assertRecount(database.pool)
 })
 
-/** More lanes, with two locks each, than the server has room for. */
+/** More lanes, with two locks each, than the lock table holds. */
 const queues = Array.from({ length: 1_200 }, (_, n) => `tenant-${n}`)
 
 test('a batch over many queues is paused, resumed, cancelled and deleted', async () => {

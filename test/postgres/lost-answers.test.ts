@@ -1,5 +1,5 @@
-// A call whose answer was lost on the wire is sent again by the store itself: it lands once, and is answered as it was
-// the first time.
+// A call whose answer was lost on the wire is sent again by the store itself. It commits once, and gets the answer of the
+// first time.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
@@ -9,25 +9,25 @@ import { defineQueue } from '../../src/queue/definition.ts'
 import type { EnqueueOptions } from '../../src/queue/prepare.ts'
 import { allJobs, claimOne, deadJob, readJob } from '../conformance/expect.ts'
 import { cuttingProxy, type Moment } from '../support/cutting-proxy.ts'
-import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
 import { replay, tokenLock } from './rules.ts'
+import { inWorld, type Rule, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
-/** A call that was stored before ends with HF004. */
-const landsOnce: readonly Rule[] = ['this call was', 'this job was', 'these jobs were', 'these items were'].map(
-  (what) => ({
-    from: `raise exception '${what} stored before' using errcode = 'HF004';`,
+/** A call that has committed before raises this error when it is sent again. */
+const commitsOnce: readonly Rule[] = ['this call was', 'this job was', 'these jobs were', 'these items were'].map(
+  (subject) => ({
+    from: `raise exception '${subject} stored before' using errcode = 'HF004';`,
     to: 'null;',
   }),
 )
 
 interface Verb {
-  /** What its deciding statement says. */
+  /** A text in its deciding statement. */
   readonly says: string
-  /** Does it through a wire that breaks, and answers what the caller was told and what became of it. */
+  /** Prepares the call. The returned function makes it and returns its answer and what is stored. */
   run(holdfast: Holdfast): Promise<() => Promise<unknown>>
-  readonly told: unknown
+  readonly expected: unknown
 }
 
 const id = randomUUID()
@@ -42,9 +42,9 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [status, (await allJobs(holdfast)).map(({ state, payload }) => [state, payload])]
       }
     },
-    told: ['created', [['ready', 'a']]],
+    expected: ['created', [['ready', 'a']]],
   },
-  'an enqueue of one job, of a lane that is known': {
+  'an enqueue of one job to a known lane': {
     says: 'enqueue_one',
     async run(holdfast) {
       await holdfast.queue('mail').enqueue('a')
@@ -53,7 +53,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [status, (await allJobs(holdfast)).map(({ state, payload }) => [state, payload])]
       }
     },
-    told: [
+    expected: [
       'created',
       [
         ['ready', 'a'],
@@ -61,7 +61,7 @@ const verbs: Readonly<Record<string, Verb>> = {
       ],
     ],
   },
-  'an enqueue under an id of the caller': {
+  'an enqueue with an id of the caller': {
     says: '.enqueue(',
     async run(holdfast) {
       return async () => {
@@ -69,7 +69,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [status, (await allJobs(holdfast)).map((job) => [job.id, job.state])]
       }
     },
-    told: ['created', [[id, 'ready']]],
+    expected: ['created', [[id, 'ready']]],
   },
   'an enqueue with a dedup key': {
     says: '.enqueue(',
@@ -79,9 +79,9 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [status, (await allJobs(holdfast)).length]
       }
     },
-    told: ['created', 1],
+    expected: ['created', 1],
   },
-  'an enqueue with a dedup key whose time is over when it is sent again': {
+  'an enqueue with a dedup key that has expired when it is sent again': {
     says: '.enqueue(',
     async run(holdfast) {
       return async () => {
@@ -89,7 +89,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [status, (await allJobs(holdfast)).length]
       }
     },
-    told: ['created', 1],
+    expected: ['created', 1],
   },
   'an enqueue of a job that must start before a time': {
     says: '.enqueue(',
@@ -99,7 +99,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [status, (await allJobs(holdfast)).length]
       }
     },
-    told: ['created', 1],
+    expected: ['created', 1],
   },
   'a submission of items': {
     says: 'add_items',
@@ -112,7 +112,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [added, state, waiting, (await allJobs(holdfast)).length]
       }
     },
-    told: [[1], 'queued', 1, 1],
+    expected: [[1], 'queued', 1, 1],
   },
   'an addition of items': {
     says: 'add_items',
@@ -123,7 +123,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [added, (await batch.progress()).waiting, (await allJobs(holdfast)).length]
       }
     },
-    told: [1, 1, 1],
+    expected: [1, 1, 1],
   },
   'a settlement': {
     says: 'settle_done',
@@ -136,7 +136,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [state, job.state, job.attempts, (await holdfast.stats()).done]
       }
     },
-    told: ['done', 'done', 1, 1],
+    expected: ['done', 'done', 1, 1],
   },
   'a settlement with effects': {
     says: commit,
@@ -150,7 +150,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [state, enqueued.map(({ status }) => status), next.length, (await holdfast.kv.get('k'))?.value]
       }
     },
-    told: ['done', ['created'], 1, 1],
+    expected: ['done', ['created'], 1, 1],
   },
   'a retry': {
     says: commit,
@@ -163,7 +163,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [state, attempts, history.length]
       }
     },
-    told: ['scheduled', 1, 1],
+    expected: ['scheduled', 1, 1],
   },
   'a compareAndSet': {
     says: 'kv_write',
@@ -175,7 +175,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [answer.applied, answer.version === now?.version, now?.value]
       }
     },
-    told: [true, true, 2],
+    expected: [true, true, 2],
   },
   'a delete of a key': {
     says: 'kv_write',
@@ -183,7 +183,7 @@ const verbs: Readonly<Record<string, Verb>> = {
       await holdfast.kv.put('k', 1)
       return () => holdfast.kv.delete('k')
     },
-    told: true,
+    expected: true,
   },
   'a cancel': {
     says: commit,
@@ -194,7 +194,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [answer, (await readJob(holdfast, id)).state, (await allJobs(holdfast, { queue: 'next' })).length]
       }
     },
-    told: ['cancelled', 'cancelled', 1],
+    expected: ['cancelled', 'cancelled', 1],
   },
   'a requeue': {
     says: commit,
@@ -206,7 +206,7 @@ const verbs: Readonly<Record<string, Verb>> = {
         return [state, history.length, (await allJobs(holdfast)).length]
       }
     },
-    told: ['ready', 1, 1],
+    expected: ['ready', 1, 1],
   },
   'a requeue of many': {
     says: commit,
@@ -215,57 +215,57 @@ const verbs: Readonly<Record<string, Verb>> = {
       await deadJob(holdfast, 'mail')
       return () => holdfast.requeueAll({ queue: 'mail' })
     },
-    told: { requeued: 2, skipped: [] },
+    expected: { requeued: 2, skipped: [] },
   },
 }
 
-async function throughBrokenWire(hand: Hand, { says, run }: Verb, moment: Moment): Promise<unknown> {
-  await using proxy = await cuttingProxy(hand.url)
-  const holdfast = await hand.another({ url: proxy.url })
+async function throughBrokenWire(world: World, { says, run }: Verb, moment: Moment): Promise<unknown> {
+  await using proxy = await cuttingProxy(world.url)
+  const holdfast = await world.another({ url: proxy.url })
   const act = await run(holdfast)
   const cut = proxy.cut(says, moment)
-  const told = await act()
+  const answer = await act()
   await cut
   await holdfast.close()
-  return told
+  return answer
 }
 
 for (const [name, verb] of Object.entries(verbs)) {
   for (const [moment, when] of [
-    ['during', 'was cut off'],
-    ['after', 'landed without an answer'],
+    ['during', 'was interrupted'],
+    ['after', 'committed without an answer'],
   ] as const) {
     test(
-      `${name} that ${when} lands once, and the caller is told so`,
-      inHand(async (hand) => assert.deepEqual(await throughBrokenWire(hand, verb, moment), verb.told)),
+      `${name} that ${when} commits once, and is answered as the first time`,
+      inWorld(async (world) => assert.deepEqual(await throughBrokenWire(world, verb, moment), verb.expected)),
     )
   }
 
   test(
-    `where what has landed is not remembered, ${name} that landed without an answer is told otherwise`,
-    inHand(
-      async (hand) => {
-        const told = await throughBrokenWire(hand, verb, 'after').catch((error: Error) => error.message)
-        assert.notDeepEqual(told, verb.told)
+    `if commits are not recorded, ${name} that committed without an answer gets another answer`,
+    inWorld(
+      async (world) => {
+        const answer = await throughBrokenWire(world, verb, 'after').catch((error: Error) => error.message)
+        assert.notDeepEqual(answer, verb.expected)
       },
-      { without: landsOnce },
+      { without: commitsOnce },
     ),
   )
 }
 
 test(
-  'a call that did not arrive lands once, and the caller is told so',
-  inHand(async (hand) => {
+  'a call that did not arrive commits once, and is answered',
+  inWorld(async (world) => {
     const verb = verbs['a settlement with effects'] as Verb
-    assert.deepEqual(await throughBrokenWire(hand, verb, 'before'), verb.told)
+    assert.deepEqual(await throughBrokenWire(world, verb, 'before'), verb.expected)
   }),
 )
 
 test(
-  'a sweep whose look at the cluster is cut off looks again',
-  inHand(async (hand) => {
-    await using proxy = await cuttingProxy(hand.url)
-    const far = await hand.another({ url: proxy.url })
+  'a sweep whose read of the cluster identifier is interrupted reads it again',
+  inWorld(async (world) => {
+    await using proxy = await cuttingProxy(world.url)
+    const far = await world.another({ url: proxy.url })
     const cut = proxy.cut('pg_control_system', 'after')
     assert.equal((await far.sweep()).rescued, 0)
     await cut
@@ -274,16 +274,16 @@ test(
 )
 
 test(
-  'a sweep that is cut off while it lets in who has room goes on',
-  inHand(async (hand) => {
-    await using proxy = await cuttingProxy(hand.url)
-    const far = await hand.another({ url: proxy.url })
+  'a sweep that is interrupted while it admits jobs goes on',
+  inWorld(async (world) => {
+    await using proxy = await cuttingProxy(world.url)
+    const far = await world.another({ url: proxy.url })
     const mail = defineQueue<string>('mail', { limit: { key: () => 'all', concurrency: 1 } })
     await far.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
     const lease = await claimOne(far, mail)
-    const unattended = proxy.cut('.admit(', 'before')
+    const notAdmitted = proxy.cut('.admit(', 'before')
     await lease.dead('no such address')
-    await unattended
+    await notAdmitted
     const cut = proxy.cut('.admit(', 'before')
     await far.sweep()
     await cut
@@ -293,57 +293,57 @@ test(
 )
 
 test(
-  'who has settled is told so, though letting in the next was cancelled',
-  inHand(async (hand) => {
+  'a settlement is answered although the admission of the next job was cancelled',
+  inWorld(async (world) => {
     const mail = defineQueue<string>('mail', { limit: { key: () => 'all', concurrency: 1 } })
-    await hand.holdfast.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
-    const lease = await claimOne(hand.holdfast, mail)
-    const other = await hand.begin()
+    await world.holdfast.queue(mail).enqueueMany([{ payload: 'a' }, { payload: 'b' }])
+    const lease = await claimOne(world.holdfast, mail)
+    const other = await world.begin()
     await other.run('select * from holdfast.admit(array(select distinct limit_key from holdfast.job), null, null)')
     const settled = lease.dead('no such address')
-    await hand.waiters(1)
-    await hand.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
+    await world.waiters(1)
+    await world.rows(`select pg_cancel_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
     assert.equal((await settled).state, 'dead')
     await other.commit()
-    await hand.holdfast.sweep()
-    assert.equal((await claimOne(hand.holdfast, mail)).job.payload, 'b')
+    await world.holdfast.sweep()
+    assert.equal((await claimOne(world.holdfast, mail)).job.payload, 'b')
   }),
 )
 
 test(
-  'a call that is sent again while the first is still at work waits for it, and both are one',
-  inHand(async (hand) => {
-    await using proxy = await cuttingProxy(hand.url)
-    const far = await hand.another({ url: proxy.url })
-    const id = await hand.enqueue('mail', 'a')
-    const other = await hand.begin()
-    await other.run('select holdfast.lock_lanes(array[$1::int])', [await hand.lane('mail')])
+  'a call that is sent again while the first is still running waits for it, and is applied once',
+  inWorld(async (world) => {
+    await using proxy = await cuttingProxy(world.url)
+    const far = await world.another({ url: proxy.url })
+    const id = await world.enqueue('mail', 'a')
+    const other = await world.begin()
+    await other.run('select holdfast.lock_lanes(array[$1::int])', [await world.lane('mail')])
     const cut = proxy.cut('lock_jobs', 'during')
     const answered = far.cancel(id)
     await cut
-    await hand.waiters(2)
+    await world.waiters(2)
     await other.commit()
     assert.equal(await answered, 'cancelled')
     await far.close()
   }),
 )
 
-async function claimWithoutAnswer(hand: Hand): Promise<unknown> {
-  await using proxy = await cuttingProxy(hand.url)
-  const far = await hand.another({ url: proxy.url })
-  for (const payload of ['a', 'b', 'c']) await hand.enqueue('mail', payload)
+async function claimWithoutAnswer(world: World): Promise<unknown> {
+  await using proxy = await cuttingProxy(world.url)
+  const far = await world.another({ url: proxy.url })
+  for (const payload of ['a', 'b', 'c']) await world.enqueue('mail', payload)
   const cut = proxy.cut('.claim(', 'after')
   const leases = await far.claim(['mail'], { max: 2 })
   await cut
-  const { running, ready } = await hand.holdfast.stats()
+  const { running, ready } = await world.holdfast.stats()
   await far.close()
   return [leases.map(({ job }) => [job.payload, job.attempt]), running, ready]
 }
 
 test(
-  'a claim that landed without an answer is answered with the same jobs',
-  inHand(async (hand) => {
-    assert.deepEqual(await claimWithoutAnswer(hand), [
+  'a claim that committed without an answer is answered with the same jobs',
+  inWorld(async (world) => {
+    assert.deepEqual(await claimWithoutAnswer(world), [
       [
         ['a', 1],
         ['b', 1],
@@ -355,34 +355,36 @@ test(
 )
 
 test(
-  'where a claim does not know its own lease, jobs of a claim without an answer are held by nobody',
-  inHand(async (hand) => assert.deepEqual(await claimWithoutAnswer(hand), [[['c', 1]], 3, 0]), { without: [replay] }),
+  'if a claim does not find its own lease, the jobs of a claim without an answer have no worker',
+  inWorld(async (world) => assert.deepEqual(await claimWithoutAnswer(world), [[['c', 1]], 3, 0]), {
+    without: [replay],
+  }),
 )
 
 const claimAs = `select unnest(ids) as id, attempts[1] as attempts, expires_at::float8
   from holdfast.claim($1, 'worker', $2, 2, '{mail}', '{}', null)`
 
-async function claimedAgain(hand: Hand): Promise<[unknown[], unknown[]]> {
-  for (const payload of ['a', 'b', 'c']) await hand.enqueue('mail', payload)
+async function claimedAgain(world: World): Promise<[unknown[], unknown[]]> {
+  for (const payload of ['a', 'b', 'c']) await world.enqueue('mail', payload)
   const token = randomUUID()
-  const [one, two] = [await hand.begin(), await hand.connect()]
+  const [one, two] = [await world.begin(), await world.connect()]
   const first = await one.run(claimAs, [token, 60_000])
-  const again = two.query(hand.schema.sql(claimAs), [token, 60_000])
-  const settled = Promise.race([again.then(() => true), hand.waiters(1).then(() => false)])
+  const again = two.query(world.schema.sql(claimAs), [token, 60_000])
+  const settled = Promise.race([again.then(() => true), world.waiters(1).then(() => false)])
   const hasWaited = !(await settled)
   await one.commit()
   const second = (await again).rows
   const ids = (rows: readonly unknown[]) => rows.map((row) => (row as { id: string }).id)
   return [
     [hasWaited, ids(first).length],
-    [ids(second).join() === ids(first).join(), (await hand.holdfast.stats()).running],
+    [ids(second).join() === ids(first).join(), (await world.holdfast.stats()).running],
   ]
 }
 
 test(
-  'a claim sent again by its token while the first is in progress waits for it and gives the same jobs',
-  inHand(async (hand) => {
-    assert.deepEqual(await claimedAgain(hand), [
+  'a claim sent again by its token while the first is in progress waits for it and returns the same jobs',
+  inWorld(async (world) => {
+    assert.deepEqual(await claimedAgain(world), [
       [true, 2],
       [true, 2],
     ])
@@ -390,11 +392,11 @@ test(
 )
 
 test(
-  'where the token is not locked, a claim sent again takes other jobs',
-  inHand(
-    async (hand) => {
-      // By the lane it waits nevertheless; but it has looked for its lease before.
-      assert.deepEqual(await claimedAgain(hand), [
+  'if the token is not locked, a claim sent again takes other jobs',
+  inWorld(
+    async (world) => {
+      // It still waits for the lane's lock, but it has looked for its lease before that.
+      assert.deepEqual(await claimedAgain(world), [
         [true, 2],
         [false, 3],
       ])
@@ -404,39 +406,39 @@ test(
 )
 
 test(
-  'a claim sent again after the first has ended gives the same jobs once, in order, for the full time again',
-  inHand(async (hand) => {
-    for (const payload of ['a', 'b', 'c']) await hand.enqueue('mail', payload)
+  'a claim sent again after the first has ended returns the same jobs once, in order, with a full lease',
+  inWorld(async (world) => {
+    for (const payload of ['a', 'b', 'c']) await world.enqueue('mail', payload)
     const token = randomUUID()
-    const first = await hand.rows(claimAs, [token, 1])
-    const second = await hand.rows(claimAs, [token, 60_000])
+    const first = await world.rows(claimAs, [token, 1])
+    const second = await world.rows(claimAs, [token, 60_000])
     const facts = (rows: typeof first) => rows.map(({ id, attempts }) => ({ id, attempts }))
     assert.deepEqual(facts(second), facts(first))
     assert.ok((second[0]?.['expires_at'] as number) > (first[0]?.['expires_at'] as number) + 50_000)
-    assert.equal((await hand.holdfast.sweep()).rescued, 0)
-    assert.equal((await hand.holdfast.stats()).running, 2)
+    assert.equal((await world.holdfast.sweep()).rescued, 0)
+    assert.equal((await world.holdfast.stats()).running, 2)
     const [job] = first
-    assert.equal((await readJob(hand.holdfast, job?.['id'] as string)).attempts, 1)
+    assert.equal((await readJob(world.holdfast, job?.['id'] as string)).attempts, 1)
   }),
 )
 
 test(
-  'a claim that was rolled back and is sent again begins anew',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'a')
+  'a claim that was rolled back and is sent again starts over',
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'a')
     const token = randomUUID()
-    const one = await hand.begin()
+    const one = await world.begin()
     assert.equal((await one.run(claimAs, [token, 60_000])).length, 1)
-    const again = hand.rows(claimAs, [token, 60_000])
-    await hand.waiters(1)
+    const again = world.rows(claimAs, [token, 60_000])
+    await world.waiters(1)
     await one.rollback()
     assert.equal((await again).length, 1)
-    assert.equal((await hand.holdfast.stats()).running, 1)
+    assert.equal((await world.holdfast.stats()).running, 1)
   }),
 )
 
 interface Redefined {
-  /** What its deciding statement says. */
+  /** A text in its deciding statement. */
   readonly says: string
   /** Enqueues one job with this payload. */
   run(holdfast: Holdfast): Promise<() => Promise<unknown>>
@@ -447,7 +449,7 @@ const redefinedMeanwhile: Readonly<Record<string, Redefined>> = {
   'a job that is due later': enqueueing({ delay: 1 }),
   'a job with a dedup key': enqueueing({ dedup: { key: 'k' } }),
   'a job with an idempotency key': enqueueing({ idempotencyKey: 'k' }),
-  'a job under an id of the caller': enqueueing({ id: randomUUID() }),
+  'a job with an id of the caller': enqueueing({ id: randomUUID() }),
   'an item of an open batch': adding({}),
   'an item with a dedup key': adding({ dedup: { key: 'k' } }),
   'an effect of a settlement': {
@@ -481,28 +483,28 @@ function adding(options: EnqueueOptions): Redefined {
 
 for (const [name, { says, run }] of Object.entries(redefinedMeanwhile)) {
   test(
-    `${name} whose answer was lost runs once, though its queue was defined anew before the call was sent again`,
-    inHand(async (hand) => {
-      await using proxy = await cuttingProxy(hand.url)
-      const far = await hand.another({ url: proxy.url })
+    `${name} whose answer was lost runs once, although its queue was redefined before the call was sent again`,
+    inWorld(async (world) => {
+      await using proxy = await cuttingProxy(world.url)
+      const far = await world.another({ url: proxy.url })
       await far.queue('mail').enqueue('warm')
       const act = await run(far)
       const cut = proxy.cut(says, 'after', { stays: true })
-      const told = act()
-      told.catch(() => {})
+      const answered = act()
+      answered.catch(() => {})
       await cut
       const runs: unknown[] = []
       const work = async () => {
-        await hand.holdfast.sweep()
-        for (const lease of await hand.holdfast.claim(['mail'], { max: 10 })) {
+        await world.holdfast.sweep()
+        for (const lease of await world.holdfast.claim(['mail'], { max: 10 })) {
           runs.push(lease.job.payload)
           await lease.done()
         }
       }
       await work()
-      await hand.holdfast.queue(defineQueue('mail', { attempts: 7 })).enqueue('other')
+      await world.holdfast.queue(defineQueue('mail', { attempts: 7 })).enqueue('other')
       proxy.mend()
-      await told
+      await answered
       await work()
       assert.equal(runs.filter((payload) => payload === 'once').length, 1)
       await far.close()
@@ -511,34 +513,34 @@ for (const [name, { says, run }] of Object.entries(redefinedMeanwhile)) {
 }
 
 test(
-  'a call that was withdrawn never lands, and a withdrawal waits for the send that is at work',
-  inHand(async (hand) => {
+  'a call that was withdrawn never commits, and a withdrawal waits for a send in progress',
+  inWorld(async (world) => {
     const withdraw = async (flush: string) => {
-      const [row] = await hand.rows('select holdfast.withdraw($1, null) as landed', [flush])
-      return row?.['landed']
+      const [row] = await world.rows('select holdfast.withdraw($1, null) as committed', [flush])
+      return row?.['committed']
     }
-    const land = 'select holdfast.record_flush($1, 1, null)'
-    const [late, rolledBack, landed] = [randomUUID(), randomUUID(), randomUUID()]
+    const record = 'select holdfast.record_flush($1, 1, null)'
+    const [late, rolledBack, committed] = [randomUUID(), randomUUID(), randomUUID()]
     assert.equal(await withdraw(late), false)
-    assert.equal(await withdraw(late), false, 'its own answer was lost')
-    await assert.rejects(hand.rows(land, [late]), { code: 'HF004' })
-    for (const [flush, end, hasLanded] of [
+    assert.equal(await withdraw(late), false, 'also when it is sent again')
+    await assert.rejects(world.rows(record, [late]), { code: 'HF004' })
+    for (const [flush, end, hasCommitted] of [
       [rolledBack, 'rollback', false],
-      [landed, 'commit', true],
+      [committed, 'commit', true],
     ] as const) {
-      const first = await hand.begin()
-      await first.run(land, [flush])
+      const first = await world.begin()
+      await first.run(record, [flush])
       const withdrawn = withdraw(flush)
       const [{ pid } = {}] = await first.run('select pg_backend_pid() as pid')
       for (let waits = false; !waits; await sleep(5)) {
-        const [row] = await hand.rows(
+        const [row] = await world.rows(
           'select count(*)::int as n from pg_stat_activity where $1 = any (pg_blocking_pids(pid))',
           [pid],
         )
         waits = row?.['n'] === 1
       }
       await first[end]()
-      assert.equal(await withdrawn, hasLanded)
+      assert.equal(await withdrawn, hasCommitted)
     }
   }),
 )

@@ -1,4 +1,4 @@
-// Opening a database: what is made, where, by whom, and what is refused.
+// Opening a database: what is created, where, by which role, and what is refused.
 import assert from 'node:assert/strict'
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -16,7 +16,7 @@ import { startProgram } from './processes.ts'
 const numbers = (count: number) => Array.from({ length: count }, (_, n) => n)
 
 describe('the schema', () => {
-  // UPDATE_GOLDEN=1 npm test -- test/postgres/migrate.test.ts    writes what there is now
+  // UPDATE_GOLDEN=1 npm test -- test/postgres/migrate.test.ts    rewrites the file
   test('is the one in schema.sql', async () => {
     await using database = await setup()
     await (await open(database.url)).close()
@@ -26,11 +26,11 @@ describe('the schema', () => {
     assert.equal(dump, await readFile(golden, 'utf8'))
   })
 
-  test('gives every logged table a replica identity, so that no publication halts the queue', async () => {
+  test('gives every logged table a replica identity, so that no publication stops the queue', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     await holdfast.queue('mail').enqueue(1)
-    await holdfast.sweep() // which makes partitions
+    await holdfast.sweep() // makes partitions
     const bare = await database.rows(`
       select c.relname from pg_class c
        where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r' and c.relpersistence = 'p' and c.relreplident <> 'f'
@@ -39,7 +39,7 @@ describe('the schema', () => {
     assert.deepEqual(bare, [])
   })
 
-  test('is the same when an administrator made it with the script', async () => {
+  test('is the same when an administrator creates it with the script', async () => {
     await using database = await setup()
     await database.pool.query(migrationScript(new Schema('holdfast')))
     assert.equal(await schemaOf(database.pool), await readFile(join(import.meta.dirname, 'schema.sql'), 'utf8'))
@@ -47,7 +47,7 @@ describe('the schema', () => {
     await works(holdfast)
   })
 
-  test('is made once by ten processes that open an empty database at the same moment, and all of them work', async () => {
+  test('is created once by ten processes that open an empty database at the same moment, and all of them work', async () => {
     await using database = await setup()
     const programs = numbers(10).map((n) => startProgram('opens', database.url, `queue-${n}`))
     try {
@@ -88,7 +88,7 @@ describe('a name of the schema', () => {
     await worksIn(database.pool, names)
   })
 
-  // What stands for the name in the text of migrations, and what `format` takes for a place to fill.
+  // The placeholder for the name in the text of migrations, and placeholders of `format`.
   for (const name of ['holdfast.holdfast', 'LANE_LOCKS', '%I %s', '100%'])
     test(`may be ${name}`, async () => {
       await using database = await setup()
@@ -98,7 +98,7 @@ describe('a name of the schema', () => {
       await worksIn(database.pool, [name])
     })
 
-  test('that cannot be is INVALID_OPTION', async () => {
+  test('that PostgreSQL cannot have is INVALID_OPTION', async () => {
     await using database = await setup()
     for (const schema of ["it's", '', 'x'.repeat(64), 'ü'.repeat(32), 'a\\b', 'a$b', 'a\0b', 7 as never])
       await rejects(open(postgres({ pool: database.pool, schema })), 'INVALID_OPTION', { option: 'schema' })
@@ -106,7 +106,7 @@ describe('a name of the schema', () => {
 })
 
 describe('a role that may not create tables', () => {
-  test('is told what to have run when the schema is missing', async () => {
+  test('gets an error that says what to run when the schema is missing', async () => {
     await using database = await setup()
     await using role = await makeRole(database)
     const error = await rejects(open(role.url), 'STORE_UNAVAILABLE')
@@ -114,7 +114,7 @@ describe('a role that may not create tables', () => {
     assert.match(error.message, /may not create/)
   })
 
-  test('works where the schema is there and it was granted its use', async () => {
+  test('can work if the schema exists and was granted to it', async () => {
     await using database = await setup()
     await using role = await makeRole(database)
     await (await open(database.url)).close()
@@ -133,7 +133,7 @@ describe('a role that may not create tables', () => {
     await assertRecount(database.pool)
   })
 
-  test('is told so where the schema is there and it was granted nothing', async () => {
+  test('gets an error that says so if the schema exists and nothing was granted', async () => {
     await using database = await setup()
     await using role = await makeRole(database)
     await (await open(database.url)).close()
@@ -147,7 +147,7 @@ test('two schemas in one database do not see or disturb each other', async () =>
   await using two = await open(postgres({ pool: database.pool, schema: 'two' }))
   await one.queue('mail').enqueue('one', { dedup: { key: 'k' }, id: '0190b1b5-0000-7000-8000-000000000001' })
   await two.queue('mail').enqueue('two', { dedup: { key: 'k' }, id: '0190b1b5-0000-7000-8000-000000000001' })
-  // A claim of one that stands still, lanes locked, does not keep the other from claiming.
+  // A claim in one schema that waits with its lanes locked does not block claims in the other.
   const client = await database.pool.connect()
   await client.query('begin')
   await client.query(`select * from one.claim('${'0'.repeat(31)}1', 'w', 1000, 1, null, '{}', null)`)
@@ -168,7 +168,7 @@ test('two schemas in one database do not see or disturb each other', async () =>
   await works(one)
 })
 
-describe('types that the application parses its own way do not disturb the store:', () => {
+describe('type parsers of the application do not disturb the store:', () => {
   const overrides: Record<string, Record<number, (text: string) => unknown>> = {
     bigint: { 20: BigInt },
     'bigint, json and uuid': { 20: BigInt, 114: String, 3802: String, 2950: (text) => ({ uuid: text }) },
@@ -219,13 +219,13 @@ async function worksIn(pool: pg.Pool, schemas: readonly string[]): Promise<void>
     await works(holdfast)
     await holdfast.sweep()
     await assertRecount(pool, schema)
-    await (await open(postgres({ pool, schema }))).close() // finds it again
+    await (await open(postgres({ pool, schema }))).close() // opens the existing schema
   }
   const { rows } = await pool.query('select nspname from pg_namespace where nspname = any ($1)', [schemas])
   assert.deepEqual(rows.map(({ nspname }) => nspname).sort(), schemas.toSorted())
 }
 
-/** A little of everything. */
+/** Uses a little of everything. */
 async function works(holdfast: Awaited<ReturnType<typeof open>>): Promise<void> {
   const mail = holdfast.queue('works')
   const created = await mail.enqueueMany([{ payload: 1 }, { payload: 2, dedup: { key: 'k' } }, { payload: 3 }])
@@ -243,7 +243,7 @@ async function works(holdfast: Awaited<ReturnType<typeof open>>): Promise<void> 
   assert.equal((await holdfast.jobs({ queue: 'works' })).jobs.length, 4)
 }
 
-/** Everything in the schema as the catalogs tell it. */
+/** Everything in the schema, read from the catalogs. */
 async function schemaOf(pool: pg.Pool): Promise<string> {
   const lines = async (text: string) => (await pool.query<{ line: string }>(text)).rows.map(({ line }) => `${line}\n`)
   const columns = await lines(`

@@ -1,13 +1,13 @@
-// A claim is a transaction of its own, in read committed: anything else is refused, because there jobs would hide or be
-// claimed twice. The store sees to it, whatever sessions start with.
+// A claim is a transaction of its own, in read committed. Anything else is refused, because there jobs would be skipped or
+// claimed twice. The store sets this itself, whatever the defaults of sessions are.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { Client } from 'pg'
 import { claimOne, deadJob, stateOf } from '../conformance/expect.ts'
 import { testDatabase } from '../support/postgres.ts'
-import { Hand, inHand, useDatabase } from './hand.ts'
 import { ownTransaction, readCommitted } from './rules.ts'
+import { inWorld, useDatabase, World } from './world.ts'
 
 useDatabase()
 
@@ -15,8 +15,8 @@ const claimMail = `select payloads from holdfast.claim($1, 'worker', 60000, $2, 
 
 test(
   'a claim inside a transaction that has written is refused',
-  inHand(async (hand) => {
-    const tx = await hand.begin()
+  inWorld(async (world) => {
+    const tx = await world.begin()
     await tx.enqueue('mail', 'own')
     await assert.rejects(tx.run(claimMail, [randomUUID(), 10]), { code: 'HF002' })
     await tx.rollback()
@@ -24,28 +24,28 @@ test(
 )
 
 test(
-  'two claims in one transaction are refused as well: the first has written',
-  inHand(async (hand) => {
-    await hand.enqueue('mail', 'a')
-    const tx = await hand.begin()
+  'a second claim in one transaction is refused: the first has written',
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'a')
+    const tx = await world.begin()
     assert.equal((await tx.run(claimMail, [randomUUID(), 1])).length, 1)
     await assert.rejects(tx.run(claimMail, [randomUUID(), 1]), { code: 'HF002' })
     await tx.rollback()
-    assert.deepEqual(await hand.claim(), ['a'])
+    assert.deepEqual(await world.claim(), ['a'])
   }),
 )
 
 test(
-  'where it is not refused, a claim inside a transaction that has written hides what that transaction enqueues',
-  inHand(
-    async (hand) => {
-      const tx = await hand.begin()
+  'if it is not refused, a claim inside a transaction that has written skips the jobs of that transaction',
+  inWorld(
+    async (world) => {
+      const tx = await world.begin()
       await tx.enqueue('other', 'written')
-      await hand.enqueue('mail', 'stranger')
+      await world.enqueue('mail', 'stranger')
       assert.deepEqual(await tx.run(claimMail, [randomUUID(), 10]), [{ payloads: '"stranger"' }])
       await tx.enqueue('mail', 'own')
       await tx.commit()
-      assert.deepEqual(await hand.claim(), [])
+      assert.deepEqual(await world.claim(), [])
     },
     { without: [ownTransaction] },
   ),
@@ -54,52 +54,52 @@ test(
 for (const level of ['repeatable read', 'serializable']) {
   test(
     `a claim in ${level} is refused`,
-    inHand(async (hand) => {
-      const tx = await hand.begin(`begin isolation level ${level}`)
+    inWorld(async (world) => {
+      const tx = await world.begin(`begin isolation level ${level}`)
       await assert.rejects(tx.run(claimMail, [randomUUID(), 10]), { code: 'HF001' })
     }),
   )
 
   test(
-    `where it is not refused, a claim in ${level} still takes nothing that others hold`,
-    inHand(
-      async (hand) => {
-        await hand.enqueue('mail', 'a')
-        const tx = await hand.begin(`begin isolation level ${level}`)
+    `if it is not refused, a claim in ${level} still takes no leased job`,
+    inWorld(
+      async (world) => {
+        await world.enqueue('mail', 'a')
+        const tx = await world.begin(`begin isolation level ${level}`)
         await tx.run('select from holdfast.job')
-        assert.deepEqual(await hand.claim(), ['a'])
+        assert.deepEqual(await world.claim(), ['a'])
         await assert.rejects(tx.run(claimMail, [randomUUID(), 10]), { code: '40001' })
       },
       { without: [readCommitted] },
     ),
   )
 
-  test(`where sessions start in ${level}, the store works as ever`, async () => {
+  test(`if sessions start in ${level}, the store works normally`, async () => {
     await using database = await testDatabase()
     const client = new Client({ connectionString: database.url })
     await client.connect()
     await client.query(`alter database ${database.name} set default_transaction_isolation = '${level}'`)
     await client.end()
-    await using hand = await Hand.open(database.url, 'holdfast')
-    const other = await hand.another()
-    await hand.holdfast.sweep()
+    await using world = await World.open(database.url, 'holdfast')
+    const other = await world.another()
+    await world.holdfast.sweep()
     await other.sweep()
-    const late = await hand.begin()
+    const late = await world.begin()
     assert.deepEqual(await late.run('show transaction_isolation'), [{ transaction_isolation: level }])
     await late.enqueue('mail', 'late')
-    for (const payload of ['a', 'b', 'c', 'd']) await hand.enqueue('mail', payload, { dedup: { key: payload } })
-    const [one, two] = await Promise.all([claimOne(hand.holdfast, 'mail'), claimOne(other, 'mail')])
+    for (const payload of ['a', 'b', 'c', 'd']) await world.enqueue('mail', payload, { dedup: { key: payload } })
+    const [one, two] = await Promise.all([claimOne(world.holdfast, 'mail'), claimOne(other, 'mail')])
     assert.deepEqual([one.job.payload, two.job.payload].sort(), ['a', 'b'])
     await Promise.all([one.done(), two.release()])
     await late.commit()
-    const left = await hand.claim('mail', 10)
+    const left = await world.claim('mail', 10)
     assert.deepEqual([...left].sort(), ['c', 'd', 'late', two.job.payload].sort())
     const dead = await deadJob(other, 'paper')
-    await hand.holdfast.requeue(dead)
+    await world.holdfast.requeue(dead)
     assert.equal(await other.cancel(dead), 'cancelled')
-    assert.equal(await stateOf(hand.holdfast, dead), 'cancelled')
+    assert.equal(await stateOf(world.holdfast, dead), 'cancelled')
     const version = await other.kv.put('k', 1)
-    assert.equal((await hand.holdfast.kv.compareAndSet('k', version, 2)).applied, true)
-    await hand.recount()
+    assert.equal((await world.holdfast.kv.compareAndSet('k', version, 2)).applied, true)
+    await world.recount()
   })
 }

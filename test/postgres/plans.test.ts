@@ -1,5 +1,5 @@
-// Plans do not flip. Whatever the statistics say and whatever lies in the tables, each verb touches about as many blocks as
-// it does in a table of a few jobs. Judged by blocks, never by time.
+// Query plans do not flip. Whatever the statistics and the contents of the tables, each verb touches about as many blocks as
+// in a table of a few jobs. Judged by blocks, never by time.
 import assert from 'node:assert/strict'
 import { after, before, type TestContext, test } from 'node:test'
 import { type Server, startServer } from '../support/postgres.ts'
@@ -13,12 +13,12 @@ before(async () => {
 
 after(() => server[Symbol.asyncDispose]())
 
-/** Deeper trees and fuller pages are fine; a walk over a table is not: 100,000 jobs are some 1,800 blocks. */
+/** Deeper trees and fuller pages are fine. A scan of a table is not: 100,000 jobs are some 1,800 blocks. */
 const factor = 2
 const slack = 200
 
 for (const planned of [0, 1, 100]) {
-  test(`a session that planned for ${planned} jobs serves 100,000 as well`, async (t) => {
+  test(`the plans that a session made for ${planned} jobs are good for 100,000`, async (t) => {
     await using database = await TestDatabase.make(server)
     const session = await database.session()
     if (planned > 0) await fill(session, 'mail', planned)
@@ -32,13 +32,13 @@ for (const planned of [0, 1, 100]) {
   })
 }
 
-test('statistics of a full table do no harm when it is drained', async (t) => {
+test('statistics of a full table do no harm when it is emptied', async (t) => {
   await using database = await TestDatabase.make(server)
   const few = await costs(await database.session())
   const session = await database.session()
   await fill(session, 'mail', 50_000)
   await session.query('analyze')
-  await costs(session) // plans are made now
+  await costs(session) // makes the plans
   await passAll(session, 'mail')
   await session.query('delete from holdfast.job') // no analyze follows
   await session.query('vacuum (truncate off) holdfast.job')
@@ -46,7 +46,7 @@ test('statistics of a full table do no harm when it is drained', async (t) => {
   judge(t, few, await costs(await database.session()), 'in a new session')
 })
 
-test('a million jobs behind the claim position are not walked', async (t) => {
+test('a million jobs behind the cursor are not scanned', async (t) => {
   await using database = await TestDatabase.make(server)
   const session = await database.session()
   const few = await costs(session)
@@ -59,7 +59,7 @@ test('a million jobs behind the claim position are not walked', async (t) => {
   assert.ok(empty.cost < (few['claim'] ?? 0) * factor + slack, `an empty claim touched ${empty.cost} blocks`)
 })
 
-test('among 1,000 lanes a claim of one is not dearer, and a claim of all looks at each a few times', async (t) => {
+test('among 1,000 lanes a claim of one costs no more, and a claim of all reads a few blocks of each', async (t) => {
   await using database = await TestDatabase.make(server)
   const session = await database.session()
   const few = await costs(session)
@@ -74,13 +74,13 @@ test('among 1,000 lanes a claim of one is not dearer, and a claim of all looks a
   const busy = await claim(session, null, 50)
   t.diagnostic(`a claim of all: ${idle.cost} blocks idle, ${busy.cost} with one lane busy`)
   assert.deepEqual([idle.count, busy.count], [0, 20])
-  // Two sides of each lane: its cursor, and a look at what is ready, in gaps and overdue.
+  // For both lanes of a priority: its cursor, and a look at ready jobs, gaps and overdue ones.
   for (const { cost } of [idle, busy]) assert.ok(cost < 2 * 1_000 * 12, `touched ${cost} blocks`)
 })
 
 function judge(t: TestContext, few: Costs, now: Costs, when: string): void {
   const changes = Object.entries(now).map(([verb, cost]) => `${verb} ${few[verb]} → ${cost}`)
   t.diagnostic(`${when}: ${changes.join(', ')}`)
-  const dearer = Object.entries(now).filter(([verb, cost]) => cost > (few[verb] ?? 0) * factor + slack)
-  assert.deepEqual(dearer, [], `verbs that touch many more blocks ${when}`)
+  const costlier = Object.entries(now).filter(([verb, cost]) => cost > (few[verb] ?? 0) * factor + slack)
+  assert.deepEqual(costlier, [], `verbs that touch many more blocks ${when}`)
 }

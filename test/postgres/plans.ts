@@ -1,12 +1,12 @@
-// What the hot statements touch: each is run as a session of the store's would run it, and the server says how many blocks
-// it read to answer. A session keeps its plans, so one that met an empty table meets the full one with the same plan.
+// Blocks that the hot statements touch. Each is run as a session of the store would run it, and the server reports how many
+// blocks it read. A session keeps its plans, so one that planned for an empty table uses the same plan for a full one.
 import { randomBytes, randomUUID } from 'node:crypto'
 import pg from 'pg'
 import { open } from '../../src/open.ts'
 import type { Database, Server } from '../support/postgres.ts'
 import { databaseOn } from './exactness-database.ts'
 
-/** Settled one by one, more stretches than are deleted range by range. */
+/** Settled one by one: more stretches than are deleted range by range. */
 const batch = 24
 const few = 5
 
@@ -17,7 +17,7 @@ export class TestDatabase implements AsyncDisposable {
   readonly #database: Database
   readonly #sessions: pg.Client[] = []
 
-  /** Nobody tidies up behind the test's back: statistics stay as wrong as the test makes them. */
+  /** Autovacuum is off: statistics stay as wrong as the test makes them. */
   static async make(server: Server): Promise<TestDatabase> {
     const database = new TestDatabase(await databaseOn(server))
     const holdfast = await open(database.#database.url)
@@ -30,7 +30,7 @@ export class TestDatabase implements AsyncDisposable {
       where relnamespace = 'holdfast'::regnamespace and relkind = 'r'`)
     for (const { name } of rows) await session.query(`alter table ${name} set (autovacuum_enabled = off)`)
     await session.query('truncate holdfast.job, holdfast.lease, holdfast.tally')
-    await session.query('alter table holdfast.job set unlogged') // for speed: what is planned and touched is the same
+    await session.query('alter table holdfast.job set unlogged') // for speed: plans and blocks are the same
     await session.query('vacuum analyze')
     return database
   }
@@ -52,7 +52,7 @@ export class TestDatabase implements AsyncDisposable {
   }
 }
 
-/** Every verb twice over, and what the second time touched: the first also reads the catalogs. */
+/** Runs every verb twice and returns the blocks of the second time: the first also reads the catalogs. */
 export async function costs(session: pg.Client, queue = 'mail'): Promise<Costs> {
   await cycle(session, queue)
   return cycle(session, queue)
@@ -141,7 +141,7 @@ async function laneOf(session: pg.Client, queue: string): Promise<{ lane: number
   return rows[0]
 }
 
-/** Jobs that wait for a time that is over by now. */
+/** Scheduled jobs whose time has come. */
 async function delayed(
   session: pg.Client,
   { lane, known }: { readonly lane: number; readonly known: string },
@@ -154,7 +154,7 @@ async function delayed(
 interface Claimed {
   readonly cost: number
   readonly count: number
-  /** As SQL: the parameters by which holds are named; of all, of a few, of the rest. */
+  /** As SQL: the parameters that name the holds: all, a few, the rest. */
   readonly holds: string
   readonly few: string
   readonly rest: string
@@ -190,7 +190,7 @@ function settled(holds: string): string {
   return `select holdfast.settle_done('${randomUUID()}', ${holds}, null, null, null)`
 }
 
-/** Blocks that this call read, from memory or disk, with everything the functions in it did. */
+/** Blocks that this call read, from memory or disk, including those of the functions that it calls. */
 export async function touched(session: pg.Client, call: string): Promise<number> {
   const { rows } = await session.query(`explain (analyze, buffers, timing off, format json) ${call}`)
   const [{ Plan: plan }] = rows[0]['QUERY PLAN']
@@ -216,7 +216,7 @@ export async function fill(session: pg.Client, queue: string, jobs: number): Pro
   )
 }
 
-/** The same with the indexes built behind the jobs, in a third of the time; sessions that have plans make new ones. */
+/** The same, but indexes are built after the jobs: a third of the time. Sessions that have plans make new ones. */
 export async function fillQuickly(session: pg.Client, queue: string, jobs: number): Promise<void> {
   const { rows } = await session.query(
     `select indexname as name, indexdef as sql from pg_indexes where schemaname = 'holdfast' and tablename = 'job'`,
@@ -226,7 +226,7 @@ export async function fillQuickly(session: pg.Client, queue: string, jobs: numbe
   for (const { sql } of rows) await session.query(sql)
 }
 
-/** As if claims had come past everything that is there now. */
+/** As if claims had passed all jobs that exist now. */
 export async function passAll(session: pg.Client, queue: string): Promise<void> {
   const { lane } = await laneOf(session, queue)
   await session.query(

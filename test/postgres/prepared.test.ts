@@ -1,5 +1,5 @@
-// Statements are kept prepared by each connection. A pooler that hands out another connection for every transaction, or
-// somebody who tidies up, may let go of them; that costs nobody anything.
+// Each connection keeps its statements prepared. A pooler that assigns another connection for every transaction, or a
+// `deallocate`, may remove them. Then calls still succeed.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import type { Pool } from 'pg'
@@ -8,9 +8,9 @@ import type { Queue } from '../../src/queue/queue.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { allJobs } from '../conformance/expect.ts'
 import { setup } from './exactness-database.ts'
-import { newPool } from './hand.ts'
+import { newPool } from './world.ts'
 
-test('a connection prepares what is sent again and again, and nothing twice', async () => {
+test('a connection prepares statements that are sent repeatedly, and none of them twice', async () => {
   await using database = await setup()
   const pool = newPool(database.url, 1)
   await using holdfast = await open(postgres({ pool, listen: false }))
@@ -29,7 +29,7 @@ test('a connection prepares what is sent again and again, and nothing twice', as
   await pool.end()
 })
 
-test('what was prepared and is gone, or is there already, is sent whole, and lands once', async () => {
+test('a statement whose prepared form is gone, or exists already, is sent in full, and commits once', async () => {
   await using database = await setup()
   const pool = newPool(database.url, 1)
   await using holdfast = await open(postgres({ pool, listen: false }))

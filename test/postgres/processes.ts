@@ -1,4 +1,4 @@
-// Other processes on the same database: programs of `processes/`.
+// Other processes on the same database: the programs in `processes/`.
 import { Program } from '../sqlite/process.ts'
 
 export type { Program }

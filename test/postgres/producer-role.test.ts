@@ -1,5 +1,5 @@
-// What a producer may do, tried from its side: with SQL of its own, on every function of the schema. The functions are read from
-// the catalogs, so one that is added later is denied to producers, or is drawn here with hostile arguments like the others.
+// The rights of a producer, tested with its own login and its own SQL, on every function of the schema. The functions are read
+// from the catalogs. So a function that is added later must be denied to producers, or is called here with hostile arguments too.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import pg from 'pg'
@@ -31,13 +31,13 @@ const granted = [
   'withdraw(uuid,bigint)',
 ]
 
-/** A definition with a number that has a decimal point, as JSON.stringify never writes it. */
+/** A definition with a decimal point in a number, which JSON.stringify never writes. */
 function withPoint(name: string): string {
   return definitionJson({ [name]: 5 }).replace(`"${name}":5`, `"${name}":5.0`)
 }
 
 describe('a producer’s rights', () => {
-  test('are the functions that were meant for it, and no other of the schema', async () => {
+  test('are the functions for producers, and no other of the schema', async () => {
     await using scene = await setup()
     const functions = await functionsOf(scene)
     const denied = functions.filter(({ name, types }) => !granted.includes(`${name}(${types})`))
@@ -56,7 +56,7 @@ describe('a producer’s rights', () => {
     assert.deepEqual(callable.toSorted(), granted)
   })
 
-  test('are the version’s table alone, and no sequence', async () => {
+  test('include only one table, that of the version, and no sequence', async () => {
     await using scene = await setup()
     const relations = await scene.database.rows<{ name: string }>(
       `select c.relname as name from pg_class c
@@ -71,7 +71,7 @@ describe('a producer’s rights', () => {
     )
   })
 
-  test('are functions that take every name from a pinned search path', async () => {
+  test('include only functions that run as their owner with a fixed search path', async () => {
     await using scene = await setup()
     const functions = await functionsOf(scene)
     for (const { name, runsAsOwner, config, mayCall } of functions) {
@@ -82,7 +82,7 @@ describe('a producer’s rights', () => {
 })
 
 describe('a producer', () => {
-  test('brings no time along: jobs start no sooner, and no more of them than the rate allows', async () => {
+  test('cannot pass a time of its own: jobs start no sooner, and no more of them than the rate allows', async () => {
     await using scene = await setup()
     const { holdfast, producer } = scene
     const sent = holdfast.queue('sent', { limit: { key: () => 'k', rate: { count: 1, per: '1h' } } })
@@ -111,7 +111,7 @@ describe('a producer', () => {
     }
   })
 
-  test('opens no batch, reads none and counts for none', async () => {
+  test('cannot open, read or count for a batch', async () => {
     await using scene = await setup()
     const { producer } = scene
     const batch = uuid()
@@ -134,7 +134,7 @@ describe('a producer', () => {
     await assertRecount(scene.database.pool)
   })
 
-  test('defines a queue that is not there yet, and changes none that is defined', async () => {
+  test('can define a new queue, and cannot change one that is defined', async () => {
     await using scene = await setup()
     const define = (name: string, running: number | null, key: number | null) => {
       const limit = running === null ? null : { concurrency: running, rate: null }
@@ -161,7 +161,7 @@ describe('a producer', () => {
     assert.deepEqual(await limitsOf(scene, 'fresh'), { is_named: true, max_running: 9, key_max_running: null })
   })
 
-  test('reads what was answered to itself, and not what was answered to others', async () => {
+  test('can read answers of its own calls, and not those of others', async () => {
     await using scene = await setup()
     const flush = crypto.randomUUID()
     const answer = 'select holdfast.answer_of($1) as answer'
@@ -196,7 +196,7 @@ describe('a producer', () => {
     const plain = (changed: Record<string, unknown>) => {
       const values = {
         ...{ ids: [uuid(), uuid()], lanes: [lane], attempts: [5], payloads: ['1', '2'], headers: null, timeouts: null },
-        ...{ delays: null, runAts: null, gates: null, known: [lane], epochs: [epoch] },
+        ...{ delays: null, runAts: null, limitKeys: null, known: [lane], epochs: [epoch] },
         ...changed,
       }
       const text = 'select holdfast.enqueue_plain(null, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, null)'
@@ -226,8 +226,10 @@ describe('a producer', () => {
       ),
       ...[{ timeouts: [0, 1] }, { timeouts: [1] }, { delays: [-1, 0] }, { runAts: [-1, 1] }].map(plain),
       ...[{ runAts: [Number.MAX_SAFE_INTEGER, 1] }, { delays: [Number.MAX_SAFE_INTEGER, 1] }].map(plain),
-      ...[{ gates: ['x', null] }, { gates: [`${other}:k`, null] }, { gates: [`${queue}:`, null] }].map(plain),
-      ...[{ gates: [`${queue}:${'x'.repeat(513)}`, null] }, { gates: [`${queue}:k`] }].map(plain),
+      ...[{ limitKeys: ['x', null] }, { limitKeys: [`${other}:k`, null] }, { limitKeys: [`${queue}:`, null] }].map(
+        plain,
+      ),
+      ...[{ limitKeys: [`${queue}:${'x'.repeat(513)}`, null] }, { limitKeys: [`${queue}:k`] }].map(plain),
       ...[{ lane: lane + 1 }, { epoch: uuid() }, { epoch: 'x' }, { epoch: null }, { limitKey: 1 }].map(job),
       ...[{ epoch: uuid() }, { epoch: null }].map(one),
       ...[{ epochs: [uuid()] }, { epochs: null }, { lanes: [lane, lane], known: null }].map(plain),
@@ -283,20 +285,20 @@ describe('a producer', () => {
     for (const isolation of ['read committed', 'repeatable read']) {
       for (const [text, values] of hostile) {
         await producer.query(`begin isolation level ${isolation}`)
-        const told = await producer.query(text, [...values]).then(
+        const code = await producer.query(text, [...values]).then(
           () => 'no error',
           (error: pg.DatabaseError) => error.code ?? error.message,
         )
         await producer.query('rollback')
         const shown = `${text} ${JSON.stringify(values).slice(0, 200)} in ${isolation}`
-        assert.match(told, isolation === 'read committed' ? /^HF(006|10\d)$/ : /^(HF00[16]|HF10\d|40001)$/, shown)
+        assert.match(code, isolation === 'read committed' ? /^HF(006|10\d)$/ : /^(HF00[16]|HF10\d|40001)$/, shown)
       }
     }
     assert.deepEqual(await database.rows('select from holdfast.job'), [])
     await assertRecount(database.pool)
   })
 
-  test('drawn at random: whatever it calls, every other job is claimed and every count is right', async (t) => {
+  test('that calls functions at random harms nothing: every other job is claimed and every count is right', async (t) => {
     const seed = Number(process.env['HOLDFAST_SEED'] ?? Date.now() % 1_000_000)
     t.diagnostic(`HOLDFAST_SEED=${seed}`)
     await using scene = await setup()
@@ -306,7 +308,7 @@ describe('a producer', () => {
     const secret = await guarded.enqueueMany([1, 2, 3].map((payload) => ({ payload: { secret: payload } })))
     const functions = (await functionsOf(scene)).filter(({ mayCall }) => mayCall)
     const before = await database.rows(`select * from holdfast.queue where name = 'guarded'`)
-    let landed = 0
+    let succeeded = 0
     for (let i = 0; i < 1_500; i++) {
       const { name, types } = draw.pick(functions)
       const values = types.split(',').map((type) => drawn(draw, type))
@@ -325,9 +327,9 @@ describe('a producer', () => {
         },
       )
       await producer.query(isDone && draw.chance(0.9) ? 'commit' : 'rollback')
-      if (isDone) landed += 1
+      if (isDone) succeeded += 1
     }
-    assert.ok(landed > 100, `${landed} calls went through`)
+    assert.ok(succeeded > 100, `${succeeded} calls went through`)
     assert.deepEqual(await database.rows(`select * from holdfast.queue where name = 'guarded'`), before)
     await holdfast.sweep()
     await assertRecount(database.pool)
@@ -349,7 +351,7 @@ describe('a producer', () => {
 
 const refusal = { code: /^HF10\d$/ }
 
-/** A whole definition, as a client sends it. */
+/** A complete definition, as a client sends it. */
 function definitionJson(changed: Record<string, unknown>): string {
   return JSON.stringify({ ...JSON.parse(encodeDefinition(undefinedQueue)), ...changed })
 }
@@ -367,11 +369,11 @@ interface Scene extends AsyncDisposable {
   readonly role: string
   /** A session of the producer. */
   readonly producer: pg.Client
-  /** The owner's. */
+  /** A session of the owner. */
   readonly holdfast: Awaited<ReturnType<typeof open>>
 }
 
-/** A schema with a queue that is defined, and a producer that is connected. */
+/** A schema with a defined queue, and a connected producer. */
 async function setup(): Promise<Scene> {
   const database = await roleGround()
   const role = await database.role('producer')
@@ -447,7 +449,7 @@ const texts = [
   ...['a b', 'x\u001ey', '1\u001e2', "'", 'null', 'x'.repeat(600)],
 ]
 
-/** As text; what a type cannot be is refused by the server before the function is called. */
+/** As text. The server refuses a value that is not of the type before the function is called. */
 function drawn(draw: Random, type: string): string | null {
   if (type.endsWith('[]')) return drawnArray(draw, type.slice(0, -2))
   switch (type) {
@@ -485,7 +487,7 @@ function drawnJson(draw: Random): unknown {
     Object.entries({
       ...{ id: uuid(), queue: draw.pick(numbers), lane: draw.pick(numbers), payload: draw.pick(texts), maxAttempts: 5 },
       ...{
-        gate: draw.pick(texts),
+        unknown: draw.pick(texts),
         dedupKey: draw.pick(texts),
         dedupScope: draw.pick(['live', 'waiting', 'window', 'x']),
       },

@@ -1,5 +1,5 @@
-// A publication of all tables, as a change feed or an upgrade with little downtime makes it: everything still lands. And where
-// somebody took a table's identity away, the doctor and the worker say what is wrong.
+// A publication of all tables, as a change feed or an upgrade with little downtime creates it: every statement still succeeds.
+// If a table has lost its replica identity, the doctor and the worker report it.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -8,7 +8,7 @@ import { claimOne } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { until } from './hand.ts'
+import { until } from './world.ts'
 
 let server: Server
 
@@ -22,7 +22,7 @@ const publish = (database: TestDatabase, options = '') =>
   database.rows(`create publication everything for all tables ${options}`)
 
 for (const options of ['', 'with (publish_via_partition_root = true)']) {
-  test(`under a publication for all tables ${options} everything lands`, async () => {
+  test(`under a publication for all tables ${options} every statement succeeds`, async () => {
     await using database = await setup(server)
     await (await open(database.url)).close()
     await publish(database, options)
@@ -85,7 +85,7 @@ async function limits(holdfast: Holdfast): Promise<void> {
 
 async function batches(holdfast: Holdfast): Promise<void> {
   const items = [1, 2, 3].map((payload) => ({ queue: 'items', payload, attempts: 1 }))
-  const batch = await holdfast.batch({ name: 'b', retain: 1, onComplete: { queue: 'told' } }, items)
+  const batch = await holdfast.batch({ name: 'b', retain: 1, onComplete: { queue: 'completions' } }, items)
   await batch.pause()
   await batch.resume()
   for (const lease of await holdfast.claim(['items'], { max: 3 })) await lease.dead(new Error('no'))
@@ -100,7 +100,7 @@ async function batches(holdfast: Holdfast): Promise<void> {
   assert.equal(await holdfast.getBatch(other.id), null)
 }
 
-/** Finished jobs in partitions that are made and dropped under the publication, and deleted one by one. */
+/** Finished jobs in partitions that are created and dropped under the publication, and deleted one by one. */
 async function history(holdfast: Holdfast, database: TestDatabase): Promise<void> {
   const short = holdfast.queue('short', { retain: { done: '30m', dead: '30m' } })
   await short.enqueue(1)
@@ -118,30 +118,30 @@ async function history(holdfast: Holdfast, database: TestDatabase): Promise<void
   await database.rows('select holdfast.drop_partition(holdfast.now_ms(null) + 7200000)')
 }
 
-test('a table whose identity was taken away halts no worker for good, and is not told as an outage that comes and goes', async () => {
+test('a table without a replica identity does not stop a worker for good, and is reported as one outage', async () => {
   await using database = await setup(server)
   await using holdfast = await open(database.url)
   await publish(database)
-  const told: string[] = []
-  holdfast.on('store.down', ({ error }) => told.push(`down: ${error.message}`))
-  holdfast.on('store.up', () => told.push('up'))
+  const reported: string[] = []
+  holdfast.on('store.down', ({ error }) => reported.push(`down: ${error.message}`))
+  holdfast.on('store.up', () => reported.push('up'))
   await database.rows('alter table holdfast.job replica identity nothing')
   const [found] = (await holdfast.doctor()).filter(({ severity, id }) => severity === 'wrong' && id === 'publications')
   assert.match(found?.sentence ?? '', /Publication everything covers "holdfast".job, without a replica identity/)
   const ran: number[] = []
   const worker = holdfast.work(defineQueue<number>('mail'), async ({ payload }) => void ran.push(payload))
   await holdfast.queue('mail').enqueue(1)
-  await until(async () => told.length > 0, 'the worker tells')
-  await holdfast.queue('mail').enqueue(2) // claims are answered all the while
+  await until(async () => reported.length > 0, 'the worker reports the outage')
+  await holdfast.queue('mail').enqueue(2) // claims are still answered
   await until(async () => ran.length === 2, 'the second job runs')
   await sleep(300)
-  assert.equal(told.length, 1, `told once: ${told.join(' | ')}`)
-  assert.match(told[0] ?? '', /refuses to change a table .* replica identity/)
+  assert.equal(reported.length, 1, `reported once: ${reported.join(' | ')}`)
+  assert.match(reported[0] ?? '', /refuses to change a table .* replica identity/)
   const repairs = (await holdfast.doctor({ fix: true })).filter(({ repaired }) => repaired).map(({ id }) => id)
   assert.ok(repairs.includes('publications'))
   await until(async () => (await holdfast.stats('mail')).done === 2, 'both are settled')
-  await until(async () => told.length === 2, 'it is over')
-  assert.equal(told[1], 'up')
+  await until(async () => reported.length === 2, 'it is over')
+  assert.equal(reported[1], 'up')
   assert.deepEqual(ran.toSorted(), [1, 2], 'each ran once')
   await worker.stop()
 })

@@ -1,5 +1,5 @@
-// Restores between real clusters: rows that were copied into one that was just made, whose transaction numbers lag behind
-// theirs; and a cluster that was set back to an earlier copy of itself while a process works on it.
+// Restores between real clusters. In the first test rows are copied into a new cluster, whose transaction numbers are behind
+// theirs. In the second a cluster is set back to an earlier copy of itself while a process works on it.
 import assert from 'node:assert/strict'
 import { rename } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
@@ -11,15 +11,15 @@ import { claimOne, claimOrder, rejects } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
 import { runOk } from '../support/shell.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { assertRestored, burnTransactions, liveIn, withClient } from './lived-in.ts'
+import { assertRestored, burnTransactions, fillDatabase, withClient } from './filled-database.ts'
 
-test('tables that were copied one by one into a new cluster, without sequences, are healed by who opens them', async () => {
+test('tables that were copied one by one into a new cluster, without sequences, are repaired when they are opened', async () => {
   await using source = await startServer({ inMemory: true })
   await using target = await startServer({ inMemory: true })
   await burnTransactions(source.url())
-  const life = await liveIn(source.url())
+  const contents = await fillDatabase(source.url())
   await copyTables(source, target)
-  await assertRestored(target.url(), life)
+  await assertRestored(target.url(), contents)
 })
 
 async function copyTables(source: Server, target: Server): Promise<void> {
@@ -38,7 +38,7 @@ async function copyTables(source: Server, target: Server): Promise<void> {
   })
 }
 
-test('a cluster that is set back to an earlier copy of itself goes on from there, under a process that knew more', async () => {
+test('a process goes on after its cluster is set back to an earlier copy of itself', async () => {
   await using server = await startServer({ inMemory: true })
   await using holdfast = await open(server.url())
   const mail = holdfast.queue('mail')

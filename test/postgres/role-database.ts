@@ -1,8 +1,8 @@
-// Roles of one's own, on a database of one's own. Roles belong to the whole server, so their names carry the database's.
+// A database with roles for one test. Roles belong to the whole server, so their names contain the name of the database.
 import { type TestDatabase, setup as testDatabase } from './exactness-database.ts'
 
 export interface RoleDatabase extends TestDatabase {
-  /** Makes a role without any rights and answers its name. */
+  /** Creates a role without any rights and returns its name. */
   role(name: string): Promise<string>
   /** The database as that role sees it. */
   urlOf(role: string): string

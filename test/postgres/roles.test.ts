@@ -1,5 +1,5 @@
-// Every kind of role can do what it is for, with real roles on a real server, and what goes beyond is refused in a sentence
-// that says which grant is missing.
+// Every kind of role can do what it is for, with real roles on a real server. Anything beyond is refused, and the message names
+// the missing grant.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import pg from 'pg'
@@ -15,7 +15,7 @@ import { assertRecount } from './exactness-recount.ts'
 import { type RoleDatabase, setup } from './role-database.ts'
 
 describe('a producer', () => {
-  test('enqueues in every way, in its own transaction too, and asks what became of its jobs', async () => {
+  test('enqueues in every way, also in its own transaction, and reads the state of its jobs', async () => {
     await using database = await setup()
     const producer = await made(database, 'producer')
     await using holdfast = await open(database.urlOf(producer))
@@ -76,13 +76,13 @@ describe('a producer', () => {
     assert.equal((await owner.stats('mail')).ready, 1)
   })
 
-  test('cannot make a function of the owner use names of its own', async () => {
+  test('cannot make a function of the owner use objects of the producer’s schema', async () => {
     await using database = await setup()
     const producer = await made(database, 'producer')
     await database.rows(`create schema trap authorization "${producer}"`)
     const client = new pg.Client({ connectionString: database.urlOf(producer) })
     await client.connect()
-    await client.query(`create table trap.stolen (who text)`)
+    await client.query(`create table trap.stolen (caller text)`)
     await client.query(`create function trap.now_ms(bigint) returns bigint language sql as 'select 1::bigint'`)
     await client.query(`create function trap.cardinality(anyarray) returns int language plpgsql as
       'begin insert into trap.stolen values (current_user); return 1; end'`)
@@ -96,13 +96,13 @@ describe('a producer', () => {
     )
     const one = "select holdfast.enqueue_one($1, $2, $3, $4, 5::smallint, '1', null, null, null, null)"
     await client.query(one, [crypto.randomUUID(), crypto.randomUUID(), lane, epoch])
-    assert.deepEqual((await client.query('select who from trap.stolen')).rows, [])
+    assert.deepEqual((await client.query('select caller from trap.stolen')).rows, [])
     await client.end()
   })
 })
 
 describe('a worker', () => {
-  test('does everything that is done to jobs, and makes and drops partitions that are the owner’s', async () => {
+  test('can do everything to jobs, and create and drop partitions of the owner', async () => {
     await using database = await setup()
     const worker = await made(database, 'worker')
     await database.rows('create table article (n int)')
@@ -150,7 +150,7 @@ describe('a worker', () => {
     await assertRecount(database.pool)
   })
 
-  test('works on: a worker loop, a watch and a result', async () => {
+  test('runs a worker loop, a watch and a result', async () => {
     await using database = await setup()
     const worker = await made(database, 'worker')
     await using holdfast = await open(database.urlOf(worker))
@@ -166,7 +166,7 @@ describe('a worker', () => {
 })
 
 describe('a reader', () => {
-  test('looks at everything and changes nothing', async () => {
+  test('can read everything and change nothing', async () => {
     await using database = await setup()
     const reader = await made(database, 'reader')
     await using owner = await open(database.url)
@@ -199,7 +199,7 @@ describe('a reader', () => {
 })
 
 describe('grants', () => {
-  test('of several uses add up, and naming a role again replaces what it had', async () => {
+  test('of several kinds add up, and naming a role again replaces its grants', async () => {
     await using database = await setup()
     const role = await database.role('many')
     await grant(database, { producer: role, reader: [role] })
@@ -215,7 +215,7 @@ describe('grants', () => {
     assert.deepEqual(await database.rows('select role from holdfast.grantee'), [])
   })
 
-  test('reach what a later migration adds, for roles that are still there', async () => {
+  test('cover what a later migration adds, for roles that still exist', async () => {
     await using database = await setup()
     const reader = await made(database, 'reader')
     await database.rows(`insert into holdfast.grantee values ('gone_${database.name}', '{worker}')`)
@@ -232,7 +232,7 @@ describe('grants', () => {
     await client.end()
   })
 
-  test('are printed for an administrator, with a new schema or for one that is there', async () => {
+  test('are printed for an administrator, with a new schema or for an existing one', async () => {
     await using database = await setup()
     const [web, bi] = [await database.role('web "x"'), await database.role('bi')]
     const schema = new Schema('my jobs')
@@ -245,7 +245,7 @@ describe('grants', () => {
     assert.equal((await reader.stats('mail')).ready, 1)
   })
 
-  test('are refused for a role that is not there and for the owner, and change nothing', async () => {
+  test('are refused for an unknown role and for the owner, and change nothing', async () => {
     await using database = await setup()
     const role = await made(database, 'producer')
     const missing = await rejects(grant(database, { none: role, reader: 'nobody_has_this_name' }), 'INVALID_OPTION')
@@ -268,7 +268,7 @@ test('a role that does not own the schema does not try to migrate it', async () 
     error.message,
     /may not create it\. Have the output of "holdfast migrate --print --from \d+" run by a role that may/,
   )
-  assert.equal(error.cause, undefined, 'nothing was tried')
+  assert.equal(error.cause, undefined, 'no statement was tried')
 })
 
 test('a member of the owner migrates like the owner', async () => {
@@ -283,7 +283,7 @@ test('a member of the owner migrates like the owner', async () => {
   await holdfast.queue('mail').enqueue(1)
 })
 
-/** A schema, and a role that was granted one use of it. */
+/** A schema, and a role with one kind of grant. */
 async function made(database: RoleDatabase, use: 'producer' | 'worker' | 'reader'): Promise<string> {
   const role = await database.role(use)
   await grant(database, { [use]: role })

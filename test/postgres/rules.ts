@@ -1,50 +1,50 @@
-// Rules of the claim, each as the text that states it and what stands there when it is broken. A test that shows a rule
-// runs once more without it, and must then see the harm.
-import type { Rule } from './hand.ts'
+// Rules of the claim: the text that states each, and its replacement when the rule is removed. A test that shows a rule runs
+// once more without it, and must then see the harm.
+import type { Rule } from './world.ts'
 
-/** Transactions in progress that the bound passes become gaps. */
+/** Open transactions that the bound passes become gaps. */
 export const gaps: Rule = {
   from: 'where x.xid >= v_cursor.xid and x.xid < v_next.xid',
   to: 'where false',
   alone: { from: 'where x.xid >= v_xid and x.xid < v_next_xid', to: 'where false' },
 }
 
-/** From the old bound on, inclusive: the bound after a scan that came to its end is a number nobody had yet. */
+/** From the old bound on, inclusive: the bound after a complete scan is a number that no transaction has had yet. */
 export const gapsFromTheBoundOn: Rule = {
   from: 'x.xid >= v_cursor.xid and',
   to: 'x.xid > v_cursor.xid and',
   alone: { from: 'x.xid >= v_xid and', to: 'x.xid > v_xid and' },
 }
 
-/** A gap is taken from once its transaction has ended, not before. */
+/** Jobs of a gap are taken once its transaction has ended, not before. */
 export const onlyEndedGaps: Rule = {
   from: 'pg_visible_in_snapshot(g.xid, m.snapshot) as ended',
   to: 'true as ended',
   alone: { from: 'pg_visible_in_snapshot(u.xid, pg_current_snapshot()) as ended', to: 'true as ended' },
 }
 
-/** Where the limit ends in or before a gap, it stays. */
+/** If the limit ends in or before a gap, the gap stays. */
 export const gapsStayWhenCut: Rule = {
   from: 'not g.ended or (c.short and (l.xid is null or g.xid >= l.xid))',
   to: 'not g.ended',
 }
 
-/** Of the gaps that the limit left, all stay, not only the one it ended in. */
+/** All gaps that the limit did not reach stay, not only the one in which it ended. */
 export const unreachedGapsStay: Rule = { from: 'g.xid >= l.xid', to: 'g.xid = l.xid' }
 
-/** Where the limit cuts a gap short, it is remembered how far. */
+/** If the limit cuts a gap short, the position in the gap is stored. */
 export const howFar: Rule = { from: 'case when g.xid = l.xid then l.ord else g.ord end as ord', to: 'g.ord as ord' }
 
-/** The cleaned list of gaps is written even where nothing was taken. */
+/** The cleaned list of gaps is written even if no job was taken. */
 export const cleanedListIsWritten: Rule = { from: 'if v_ended or (v_next.xid', to: 'if (v_next.xid' }
 
-/** A scan that came to its end puts the bound behind everything it walked over. */
+/** A complete scan moves the bound behind everything that it scanned. */
 export const boundMovesToTheEnd: Rule = {
   from: 'if v_taken < v_most and (v_taken = v_ahead',
   to: 'if false and (v_taken = v_ahead',
 }
 
-/** Claims of one lane come one after the other. */
+/** Claims of one lane run one after the other. */
 export const laneLock: Rule = {
   from: 'end if;\n  perform holdfast.lock_lanes(v_lanes);\n  v_now',
   to: 'end if;\n  v_now',
@@ -55,7 +55,7 @@ export const laneLock: Rule = {
   },
 }
 
-/** The lock has a statement of its own, before the one that reads the cursor; here it is taken by that one. */
+/** The lock has its own statement, before the one that reads the cursor. Without the rule that one takes the lock. */
 export const readAfterLock: Rule = {
   from: 'cross join lateral (select * from holdfast.lane_cursor where lane = u.lane order by no desc limit 1) c\n  loop',
   to: `cross join lateral (select c.* from (select holdfast.lock_lanes(case when u.lane & 1 = 0 then array[u.lane] end)) l,
@@ -97,13 +97,13 @@ export const tokenLock: Rule = {
   alone: { from: ', pg_advisory_xact_lock(TOKEN_LOCKS, hashtext(p_token::text)),', to: ',' },
 }
 
-/** The peek at many lanes looks at gaps that have ended, too. */
+/** The look at many lanes includes gaps that have ended. */
 export const peekAtGaps: Rule = {
   from: 'where ahead.has_jobs or gaps.ended',
   to: 'where ahead.has_jobs',
 }
 
-/** Lanes where there is something to take come before those where gaps have ended and nothing is in them. */
+/** Lanes with jobs come before lanes where gaps have ended and no job is left. */
 export const lanesWithJobsFirst: Rule = {
   from: '(v_busy || v_untidy)[1:v_most]',
   to: '(v_untidy || v_busy)[1:v_most]',

@@ -1,7 +1,7 @@
-// What the server writes into its log by our doing. Payloads go to it as parameters and nowhere else: not in the text of a
-// statement and not in an error that one of our functions raises. So whether they are logged is for the administrator to
-// say, by the settings for parameters. One thing remains: a row that a table refuses is shown in the DETAIL of that error,
-// each column cut to 64 bytes. No row of ours meets that unless somebody has changed the tables by hand.
+// What our calls make the server write to its log. Payloads are sent as parameters only: they are not in the text of a statement
+// and not in an error that one of our functions raises. So the administrator decides whether they are logged, by the settings for
+// parameters. One exception: a row that a table refuses is shown in the DETAIL of that error, each column cut to 64 bytes. This
+// happens to none of our rows unless the tables were changed by hand.
 import assert from 'node:assert/strict'
 import { readFile } from 'node:fs/promises'
 import { test } from 'node:test'
@@ -20,8 +20,8 @@ test('a server that logs every statement but no parameters logs no payload, resu
   await using server = await startServer({ inMemory: true, settings: { ...everything, log_parameter_max_length: '0' } })
   await live(server)
   const log = await readFile(server.logFile, 'utf8')
-  assert.match(log, /holdfast\.enqueue_one/, 'statements are there')
-  assert.match(log, /ERROR: {2}/, 'errors are there')
+  assert.match(log, /holdfast\.enqueue_one/, 'statements are logged')
+  assert.match(log, /ERROR: {2}/, 'errors are logged')
   assert.doesNotMatch(log, new RegExp(secret))
 })
 
@@ -33,7 +33,7 @@ test('a server that logs errors only, as it does by default, logs no payload', a
   assert.doesNotMatch(log, new RegExp(secret))
 })
 
-test('a job that is settled while a partition is made for it is not refused, and not shown in the log', async () => {
+test('a job that is settled while its partition is created is not refused, and not shown in the log', async () => {
   await using server = await startServer({ inMemory: true })
   await using database = await setup(server)
   await using holdfast = await open(database.url)
@@ -52,7 +52,7 @@ test('a job that is settled while a partition is made for it is not refused, and
   const { rows } = await maker.query(
     'select holdfast.make_partitions((extract(epoch from now()) * 1000)::bigint) as made',
   )
-  assert.ok(rows[0].made > 0, 'there are some to be made')
+  assert.ok(rows[0].made > 0, 'partitions are missing')
   const done = lease?.done()
   const waiting = `select 1 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()`
   while ((await database.rows(waiting)).length === 0) await sleep(10)
@@ -63,7 +63,7 @@ test('a job that is settled while a partition is made for it is not refused, and
   assert.doesNotMatch(await readFile(server.logFile, 'utf8'), new RegExp(`Failing row|${secret}`))
 })
 
-test('a number that is refused in SQL is not named', async () => {
+test('a number that SQL refuses is not shown in the log', async () => {
   await using server = await startServer({ inMemory: true })
   await using database = await setup(server)
   await using _ = await open(database.url)
@@ -75,7 +75,7 @@ test('a number that is refused in SQL is not named', async () => {
   assert.doesNotMatch(`${error}${await readFile(server.logFile, 'utf8')}`, /41111111/)
 })
 
-test('a row that a table refuses is shown in the log, unless it is to be terse', async () => {
+test('a row that a table refuses is shown in the log, unless log_error_verbosity is terse', async () => {
   await using server = await startServer({ inMemory: true, settings: { log_error_verbosity: 'terse' } })
   await refusedRow(server)
   assert.doesNotMatch(await readFile(server.logFile, 'utf8'), new RegExp(secret))
@@ -84,13 +84,13 @@ test('a row that a table refuses is shown in the log, unless it is to be terse',
   assert.match(await readFile(talkative.logFile, 'utf8'), new RegExp(`DETAIL: .*${secret}`))
 })
 
-test('a server that logs parameters logs payloads: the judge sees them', async () => {
+test('a server that logs parameters logs payloads, so the check can fail', async () => {
   await using server = await startServer({ inMemory: true, settings: everything })
   await live(server)
   assert.match(await readFile(server.logFile, 'utf8'), new RegExp(secret))
 })
 
-/** Everything that carries a text of the application's, and everything that the server refuses on the way. */
+/** Every call that carries a text of the application, and every call that the server refuses. */
 async function live(server: Server): Promise<void> {
   await using database = await setup(server)
   await database.rows('create table article (n int primary key)')

@@ -1,34 +1,34 @@
-// What the SQL effects of one job set (a setting, a role, a temporary table) is never seen by those of another, although the jobs
-// of a flush are settled together and connections are used again.
+// SQL effects of one job may set a setting, a role or a temporary table. The effects of another job never see it, although the
+// jobs of a flush are settled together and connections are reused.
 import assert from 'node:assert/strict'
 import test, { describe } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
 import type { Effects } from '../../src/queue/effects.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
-import { leavesByText } from '../../src/store/postgres/setters.ts'
+import { leavesByText } from '../../src/store/postgres/sql-leftovers.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import { allJobs } from '../conformance/expect.ts'
-import { type Hand, inHand, useDatabase } from './hand.ts'
+import { inWorld, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
 type Sql = NonNullable<Effects['sql']>
 
-/** Each sets the tenant, the role or a table of its own for the statement behind it. */
+/** Each sets the tenant, the role or a temporary table for the statement after it. */
 const ways: Readonly<Record<string, readonly string[]>> = {
   'set_config for the transaction': [
     `select set_config('app.tenant', 'a', true), set_config('search_path', 'other', true)`,
   ],
   'set_config for the session': [`select set_config('app.tenant', 'a', false)`],
   'a function that sets': [`select holdfast.as_tenant('a')`],
-  'a function, its name quoted, behind a comment': [`select holdfast."as_tenant" /* x */ ('a')`],
+  'a function with a quoted name, after a comment': [`select holdfast."as_tenant" /* x */ ('a')`],
   'a block that sets': [`do $$ begin perform set_config('app.tenant', 'a', true); end $$`],
   'a trigger that sets': ['insert into holdfast.touched values (1)'],
   'a temporary table': [
     `create temporary table seen (job text, tenant text default 'a', role text default current_user)`,
   ],
-  'a temporary table that goes with the transaction': [
+  'a temporary table that is dropped at commit': [
     `create temp table seen (job text, tenant text default 'a', role text default current_user) on commit drop`,
   ],
   'a role': [`select set_config('role', 'pg_monitor', true)`],
@@ -39,14 +39,14 @@ describe('what the SQL effects of a job set', () => {
     for (const isOwn of [true, false])
       test(
         `${what} holds for that job alone (${isOwn ? 'own connections' : 'connections of the application'})`,
-        inHand(async (hand) => {
-          await makeTables(hand)
-          const url = new URL(hand.url)
-          url.searchParams.set('schema', hand.schema.name)
+        inWorld(async (world) => {
+          await makeTables(world)
+          const url = new URL(world.url)
+          url.searchParams.set('schema', world.schema.name)
           await using own = isOwn ? await open(url.href, { logger: false }) : null
-          const holdfast = own ?? hand.holdfast
+          const holdfast = own ?? world.holdfast
           const see = (job: string): Sql[number] => ({ text: 'insert into seen (job) values ($1)', values: [job] })
-          const sql = (text: string): Sql[number] => ({ text: hand.schema.sql(text) })
+          const sql = (text: string): Sql[number] => ({ text: world.schema.sql(text) })
           for (const round of [1, 2, 3]) {
             await settleTogether(holdfast, [
               [see(`before ${round}`)],
@@ -60,24 +60,24 @@ describe('what the SQL effects of a job set', () => {
               [see(`last ${round}`)],
             ])
           }
-          const seen = await hand.rows(`select job, tenant, role from public.seen where job ~ ' ' order by job`)
+          const seen = await world.rows(`select job, tenant, role from public.seen where job ~ ' ' order by job`)
           const jobs = ['after', 'before', 'last'].flatMap((job) => [1, 2, 3].map((round) => `${job} ${round}`))
           assert.deepEqual(
             seen.map(({ job, tenant, role }) => [job, tenant, role]),
             jobs.map((job) => [job, '', 'postgres']),
           )
-          const kept = (await hand.rows('select what from holdfast.kept')).map(({ what }) => what)
+          const kept = (await world.rows('select what from holdfast.kept')).map(({ what }) => what)
           const expected = { 'a role': 'pg_monitor' }[what] ?? (what.includes('temporary') ? 'postgres' : 'apostgres')
           assert.deepEqual(kept, [expected, expected, expected], 'the job itself sees what it set')
         }),
       )
 
   test(
-    'is not seen by the effects of another cancel that the same sweep runs, nor by cancels that meet',
-    inHand(async (hand) => {
-      await makeTables(hand)
+    'is not seen by the effects of another cancel in the same sweep, nor by concurrent cancels',
+    inWorld(async (world) => {
+      await makeTables(world)
       const clock = new VirtualClock()
-      await using holdfast = await open(postgres({ pool: hand.pool, schema: hand.schema.name, listen: false }), {
+      await using holdfast = await open(postgres({ pool: world.pool, schema: world.schema.name, listen: false }), {
         clock,
       })
       await holdfast.queue('mail').enqueueMany([1, 2, 3, 4].map((payload) => ({ payload })))
@@ -92,7 +92,7 @@ describe('what the SQL effects of a job set', () => {
       await Promise.all(
         ready.map(({ id }, i) => holdfast.cancel(id, { effects: { sql: i === 0 ? [set] : [see('cancelled')] } })),
       )
-      const seen = await hand.rows("select job, tenant from public.seen where job !~ ' ' order by job")
+      const seen = await world.rows("select job, tenant from public.seen where job !~ ' ' order by job")
       assert.deepEqual(seen, [
         { job: 'cancelled', tenant: '' },
         { job: 'swept', tenant: '' },
@@ -101,7 +101,7 @@ describe('what the SQL effects of a job set', () => {
   )
 })
 
-test('what a statement may leave is seen in its text where it can be', () => {
+test('the text of a statement shows what it may leave behind, if possible', () => {
   const texts: readonly [string, string][] = [
     ['insert into t values ($1)', 'nothing'],
     ['update t set x = $1', 'nothing'],
@@ -118,22 +118,22 @@ test('what a statement may leave is seen in its text where it can be', () => {
   for (const [text, leaves] of texts) assert.equal(leavesByText(text), leaves, text)
 })
 
-async function makeTables(hand: Hand): Promise<void> {
-  await hand.rows(`create table if not exists public.seen
+async function makeTables(world: World): Promise<void> {
+  await world.rows(`create table if not exists public.seen
     (job text, tenant text default coalesce(current_setting('app.tenant', true), ''), role text default current_user)`)
-  await hand.rows('truncate public.seen')
-  await hand.rows('create table holdfast.kept (what text)')
-  await hand.rows('grant insert on holdfast.kept to public')
-  await hand.rows(`grant usage on schema ${hand.schema.quoted} to public`)
-  await hand.rows(`create function holdfast.as_tenant(p text) returns void language plpgsql as $$
+  await world.rows('truncate public.seen')
+  await world.rows('create table holdfast.kept (what text)')
+  await world.rows('grant insert on holdfast.kept to public')
+  await world.rows(`grant usage on schema ${world.schema.quoted} to public`)
+  await world.rows(`create function holdfast.as_tenant(p text) returns void language plpgsql as $$
     begin perform set_config('app.tenant', p, true); end $$`)
-  await hand.rows('create table holdfast.touched (n int)')
-  await hand.rows(`create function holdfast.touch() returns trigger language plpgsql as $$
+  await world.rows('create table holdfast.touched (n int)')
+  await world.rows(`create function holdfast.touch() returns trigger language plpgsql as $$
     begin perform set_config('app.tenant', 'a', true); return null; end $$`)
-  await hand.rows('create trigger touch after insert on holdfast.touched execute function holdfast.touch()')
+  await world.rows('create trigger touch after insert on holdfast.touched execute function holdfast.touch()')
 }
 
-/** In one flush: they are settled in the same moment. */
+/** In one flush: the jobs are settled at the same moment. */
 async function settleTogether(holdfast: Holdfast, sqls: readonly Sql[]): Promise<void> {
   await holdfast.queue('mail').enqueueMany(sqls.map((_, payload) => ({ payload })))
   const leases = await holdfast.claim(['mail'], { max: sqls.length })

@@ -1,5 +1,5 @@
-// A settlement that landed while nobody could be reached for longer than the store tries: whoever keeps it may ask again under
-// its token, and is told what became of it.
+// A settlement committed, but the store could not be reached for longer than it retries. The caller may repeat the settlement
+// under the same token, and gets its answer.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
@@ -12,7 +12,7 @@ import { postgres } from '../../src/store/postgres/index.ts'
 import type { ClaimedJob, SettleAnswer, SettleRequest, Store } from '../../src/store/store.ts'
 import { hour, rejects } from '../conformance/expect.ts'
 import { type CuttingProxy, cuttingProxy } from '../support/cutting-proxy.ts'
-import { type Hand, inHand, newPool, useDatabase } from './hand.ts'
+import { inWorld, newPool, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -22,10 +22,13 @@ const snooze: Settlement = { as: 'snooze', delayMs: hour }
 const put: EffectSet = { put: [{ key: 'k', value: '1', ttlMs: null }], delete: [], sql: [], enqueue: [] }
 
 const kinds: Readonly<Record<string, { readonly settlements: readonly Settlement[]; readonly says: string }>> = {
-  'that is plainly done': { settlements: [done, done], says: 'settle_done' },
+  'as done without effects': { settlements: [done, done], says: 'settle_done' },
   'with effects': { settlements: [{ ...done, effects: put }], says: commit },
-  'of which some are done and some wait again': { settlements: [done, snooze, done], says: 'settle_done' },
-  'of which only those that wait again have landed': { settlements: [done, snooze, done], says: commit },
+  'of jobs that are done and snoozed': { settlements: [done, snooze, done], says: 'settle_done' },
+  'of jobs that are done and snoozed, of which only the snoozed have committed': {
+    settlements: [done, snooze, done],
+    says: commit,
+  },
 }
 
 async function settleAll(store: Store, requests: readonly SettleRequest[], token?: string): Promise<SettleAnswer[]> {
@@ -34,12 +37,12 @@ async function settleAll(store: Store, requests: readonly SettleRequest[], token
 
 for (const [what, { settlements, says }] of Object.entries(kinds)) {
   test(
-    `a settlement ${what}, whose answer was lost for good, is answered when it is asked again by its token`,
-    inHand(async (hand) => {
-      await using far = await farStore(hand)
-      const requests = await claimed(far.store, hand, settlements)
+    `a settlement ${what}, whose answer was lost, is answered when it is repeated under its token`,
+    inWorld(async (world) => {
+      await using far = await farStore(world)
+      const requests = await claimed(far.store, world, settlements)
       const token = randomUUID()
-      await landUnheard(far, requests, says, token)
+      await settleWithoutAnswer(far, requests, says, token)
       const states = (answers: readonly SettleAnswer[]) => answers.map((answer) => stateOf(answer))
       const expected = settlements.map(({ as }) => (as === 'done' ? 'done' : 'scheduled'))
       assert.deepEqual(states(await settleAll(far.store, requests, token)), expected)
@@ -52,7 +55,7 @@ for (const [what, { settlements, says }] of Object.entries(kinds)) {
         states(await settleAll(far.store, requests, randomUUID())),
         expected.map(() => 'lost'),
       )
-      assert.equal((await hand.holdfast.stats()).done, expected.filter((state) => state === 'done').length)
+      assert.equal((await world.holdfast.stats()).done, expected.filter((state) => state === 'done').length)
     }),
   )
 }
@@ -60,157 +63,158 @@ for (const [what, { settlements, says }] of Object.entries(kinds)) {
 const perTenant = defineQueue<number>('mail', { limit: { key: (tenant) => tenant, concurrency: 1 } })
 
 for (const { what, definition, parts } of [
-  { what: 'who hand over to others, which goes in two parts', definition: perTenant, parts: 2 },
-  { what: 'without keys, which goes as one', definition: defineQueue<number>('mail'), parts: 1 },
+  { what: 'jobs that admit others, which is written in two parts', definition: perTenant, parts: 2 },
+  { what: 'jobs without keys, which is written in one part', definition: defineQueue<number>('mail'), parts: 1 },
 ]) {
   test(
-    `a settlement of many ${what}, is answered when it is asked again by its token`,
-    inHand(async (hand) => {
+    `a settlement of many ${what}, is answered when it is repeated under its token`,
+    inWorld(async (world) => {
       const payloads = Array.from({ length: 1_200 }, (_, n) => ({ payload: n % 600 }))
-      await hand.holdfast.queue(definition).enqueueMany(payloads)
-      await using far = await farStore(hand)
+      await world.holdfast.queue(definition).enqueueMany(payloads)
+      await using far = await farStore(world)
       const jobs = await far.store.claim({ queues: ['mail'], max: 600, leaseMs: hour, worker: 'w' })
       const requests = jobs.map(({ id, fence }) => ({ id, fence, settlement: done, retryDelayMs: 0 }))
-      const landed = async () => Number((await hand.rows('select count(*) as parts from holdfast.flush'))[0]?.['parts'])
-      const before = await landed()
+      const committedParts = async () =>
+        Number((await world.rows('select count(*) as parts from holdfast.flush'))[0]?.['parts'])
+      const before = await committedParts()
       const token = randomUUID()
-      await landUnheard(far, requests, 'settle_done', token)
+      await settleWithoutAnswer(far, requests, 'settle_done', token)
       const expected = Array(600).fill('done')
       assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), expected)
-      assert.equal((await landed()) - before, parts)
+      assert.equal((await committedParts()) - before, parts)
       assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), expected, 'and again')
-      const { done: ended, ready, held, running } = await hand.holdfast.stats()
+      const { done: ended, ready, held, running } = await world.holdfast.stats()
       assert.deepEqual({ ended, ready, held, running }, { ended: 600, ready: 600, held: 0, running: 0 })
     }),
   )
 }
 
 test(
-  'of a settlement in two parts one may fail: who asked is told that it may have landed, and asks again',
-  inHand(async (hand) => {
+  'if one part of a settlement in two parts fails, the error says that it may have been applied, and a repeat completes it',
+  inWorld(async (world) => {
     const payloads = Array.from({ length: 1_002 }, (_, n) => ({ payload: n % 501 }))
-    await hand.holdfast.queue(perTenant).enqueueMany(payloads)
-    await using far = await farStore(hand)
+    await world.holdfast.queue(perTenant).enqueueMany(payloads)
+    await using far = await farStore(world)
     const jobs = await far.store.claim({ queues: ['mail'], max: 501, leaseMs: hour, worker: 'w' })
     const requests = jobs.map(({ id, fence }) => ({ id, fence, settlement: done, retryDelayMs: 0 }))
     const token = randomUUID()
     const whole = 'if cardinality(v_landed) < v_count then'
     const second = `if v_count = 251 then raise exception 'no room' using errcode = '53100'; end if; ${whole}`
-    await hand.withoutRule({ from: whole, to: second })
+    await world.withoutRule({ from: whole, to: second })
     await rejects(far.store.settle(requests, token), 'STORE_UNAVAILABLE', { mayHaveLanded: true })
-    assert.deepEqual(await counts(hand), { done: 250, running: 251, ready: 250, held: 251 })
-    await hand.withoutRule({ from: second, to: whole })
+    assert.deepEqual(await counts(world), { done: 250, running: 251, ready: 250, held: 251 })
+    await world.withoutRule({ from: second, to: whole })
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), Array(501).fill('done'))
-    assert.deepEqual(await counts(hand), { done: 501, running: 0, ready: 501, held: 0 })
+    assert.deepEqual(await counts(world), { done: 501, running: 0, ready: 501, held: 0 })
   }),
 )
 
-async function counts(hand: Hand) {
-  const { done, running, ready, held } = await hand.holdfast.stats()
+async function counts(world: World) {
+  const { done, running, ready, held } = await world.holdfast.stats()
   return { done, running, ready, held }
 }
 
 test(
-  'a settlement that never arrived lands when it is asked again by its token',
-  inHand(async (hand) => {
-    await using far = await farStore(hand)
-    const requests = await claimed(far.store, hand, [done, snooze])
+  'a settlement that never arrived is applied when it is repeated under its token',
+  inWorld(async (world) => {
+    await using far = await farStore(world)
+    const requests = await claimed(far.store, world, [done, snooze])
     const token = 'any text will do'
-    await landUnheard(far, requests, 'begin isolation', token, 'before')
-    assert.equal((await hand.holdfast.stats()).running, 2)
+    await settleWithoutAnswer(far, requests, 'begin isolation', token, 'before')
+    assert.equal((await world.holdfast.stats()).running, 2)
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'scheduled'])
   }),
 )
 
 test(
-  'what has landed is remembered for an hour',
-  inHand(async (hand) => {
-    await using far = await farStore(hand)
-    const requests = await claimed(far.store, hand, [done])
+  'a committed settlement is remembered for an hour',
+  inWorld(async (world) => {
+    await using far = await farStore(world)
+    const requests = await claimed(far.store, world, [done])
     const token = randomUUID()
     await settleAll(far.store, requests, token)
-    await hand.rows('update holdfast.flush set at = at - 3500000')
-    await hand.holdfast.sweep()
+    await world.rows('update holdfast.flush set at = at - 3500000')
+    await world.holdfast.sweep()
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done'])
-    await hand.rows('update holdfast.flush set at = at - 200000')
-    const other = await hand.another()
+    await world.rows('update holdfast.flush set at = at - 200000')
+    const other = await world.another()
     await other.sweep()
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['lost'])
   }),
 )
 
-/** In the flush as a whole nothing is undone to a savepoint: that comes when the bad one is settled alone. */
+/** A flush as a whole has no rollback to a savepoint: that follows when the bad job is settled alone. */
 const undo = 'rollback to savepoint attempt'
 
-for (const isMended of [false, true]) {
-  const then = isMended ? 'and by then nothing is wrong any more' : 'and one of them still cannot be committed'
+for (const isFixed of [false, true]) {
+  const then = isFixed ? 'after the cause is fixed' : 'although one of them still cannot be committed'
   test(
-    `a settlement of which each goes alone, and some have landed, is answered when it is asked again by its token, ${then}`,
-    inHand(async (hand) => {
-      await hand.rows('create table holdfast.parent (n int primary key)')
-      await hand.rows('create table holdfast.child (n int references holdfast.parent deferrable initially deferred)')
-      await hand.rows('insert into holdfast.parent values (1), (2)')
-      await using far = await farStore(hand)
+    `a settlement job by job, of which some have committed, is answered when it is repeated under its token, ${then}`,
+    inWorld(async (world) => {
+      await world.rows('create table holdfast.parent (n int primary key)')
+      await world.rows('create table holdfast.child (n int references holdfast.parent deferrable initially deferred)')
+      await world.rows('insert into holdfast.parent values (1), (2)')
+      await using far = await farStore(world)
       const add = (n: number): Settlement => {
-        const sql = [{ text: hand.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
+        const sql = [{ text: world.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
         return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
       }
-      const requests = await claimed(far.store, hand, [add(1), done, add(7), add(2)])
+      const requests = await claimed(far.store, world, [add(1), done, add(7), add(2)])
       const token = randomUUID()
-      await landUnheard(far, requests, undo, token, 'before')
-      assert.deepEqual(await childrenOf(hand), [1], 'the first has landed')
-      if (isMended) await hand.rows('insert into holdfast.parent values (7)')
-      const expected = ['done', 'done', isMended ? 'done' : 'failed', 'done']
+      await settleWithoutAnswer(far, requests, undo, token, 'before')
+      assert.deepEqual(await childrenOf(world), [1], 'the first has committed')
+      if (isFixed) await world.rows('insert into holdfast.parent values (7)')
+      const expected = ['done', 'done', isFixed ? 'done' : 'failed', 'done']
       const states = (answers: readonly SettleAnswer[]) =>
         answers.map((answer) => (typeof answer === 'object' && 'failed' in answer ? 'failed' : stateOf(answer)))
       assert.deepEqual(states(await settleAll(far.store, requests, token)), expected)
       assert.deepEqual(states(await settleAll(far.store, requests, token)), expected, 'and again')
       assert.deepEqual(states(await settleAll(far.store, requests)), ['lost', 'lost', 'lost', 'lost'])
-      assert.deepEqual(await childrenOf(hand), isMended ? [1, 2, 7] : [1, 2])
+      assert.deepEqual(await childrenOf(world), isFixed ? [1, 2, 7] : [1, 2])
     }),
   )
 }
 
-async function childrenOf(hand: Hand): Promise<unknown[]> {
-  return (await hand.rows('select n from holdfast.child order by n')).map(({ n }) => n)
+async function childrenOf(world: World): Promise<unknown[]> {
+  return (await world.rows('select n from holdfast.child order by n')).map(({ n }) => n)
 }
 
 test(
-  'a disk that is full for the store, too, fails no job, and settlements land when there is room',
-  inHand(async (hand) => {
-    await hand.rows('create table holdfast.child (n int)')
-    await hand.rows(`create function holdfast.mind() returns trigger language plpgsql as $$
+  'a full disk fails no job, and settlements are applied when there is space again',
+  inWorld(async (world) => {
+    await world.rows('create table holdfast.child (n int)')
+    await world.rows(`create function holdfast.refuse_row() returns trigger language plpgsql as $$
       begin raise exception 'no room' using errcode = '53100'; end $$`)
     for (const table of ['child', 'job', 'ended'])
-      await hand.rows(`create trigger mind before insert or update on holdfast.${table}
-        for each row execute function holdfast.mind()`)
-    await hand.rows('alter table holdfast.job disable trigger mind')
-    await using far = await farStore(hand)
+      await world.rows(`create trigger refuse_row before insert or update on holdfast.${table}
+        for each row execute function holdfast.refuse_row()`)
+    await world.rows('alter table holdfast.job disable trigger refuse_row')
+    await using far = await farStore(world)
     const add = (n: number): Settlement => {
-      const sql = [{ text: hand.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
+      const sql = [{ text: world.schema.sql('insert into holdfast.child values ($1)'), values: [n] }]
       return { ...done, effects: { put: [], delete: [], sql, enqueue: [] } }
     }
-    const requests = await claimed(far.store, hand, [add(1), add(7), add(2)])
-    await hand.rows('alter table holdfast.job enable trigger mind')
+    const requests = await claimed(far.store, world, [add(1), add(7), add(2)])
+    await world.rows('alter table holdfast.job enable trigger refuse_row')
     const token = randomUUID()
     await assert.rejects(far.store.settle(requests, token), { code: 'STORE_UNAVAILABLE' })
-    assert.equal((await hand.holdfast.stats()).running, 3)
-    for (const table of ['child', 'job', 'ended']) await hand.rows(`drop trigger mind on holdfast.${table}`)
+    assert.equal((await world.holdfast.stats()).running, 3)
+    for (const table of ['child', 'job', 'ended']) await world.rows(`drop trigger refuse_row on holdfast.${table}`)
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done', 'done'])
-    assert.deepEqual(await childrenOf(hand), [1, 2, 7])
+    assert.deepEqual(await childrenOf(world), [1, 2, 7])
   }),
 )
 
 test(
-  'a flush one of whose settlements waits for an open transaction is answered alike when it is asked again by its token',
-  inHand(async (hand) => {
-    await using far = await farStore(hand)
+  'a flush of which one settlement waits for an open transaction gets the same answer when it is repeated under its token',
+  inWorld(async (world) => {
+    await using far = await farStore(world)
     const follows = await prepareJob(defineQueue('new'), 'follows')
-    const requests = await claimed(far.store, hand, [
+    const requests = await claimed(far.store, world, [
       { ...done, effects: put },
       { ...done, effects: { put: [], delete: [], sql: [], enqueue: [follows] } },
     ])
-    const stranger = await hand.begin()
+    const stranger = await world.begin()
     await stranger.run(`select holdfast.enqueue('new', '"stranger"')`)
     const token = randomUUID()
     const first = await far.store.settle(requests, token)
@@ -221,9 +225,13 @@ test(
     }
     await stranger.commit()
     for (const answers of [first, again]) assert.deepEqual((await Promise.all(answers)).map(stateOf), ['done', 'done'])
-    assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done'], 'and afterwards')
+    assert.deepEqual(
+      (await settleAll(far.store, requests, token)).map(stateOf),
+      ['done', 'done'],
+      'and after the commit',
+    )
     assert.deepEqual((await settleAll(far.store, requests)).map(stateOf), ['lost', 'lost'])
-    assert.equal((await hand.holdfast.stats('new')).ready, 2)
+    assert.equal((await world.holdfast.stats('new')).ready, 2)
   }),
 )
 
@@ -233,26 +241,26 @@ const withSql = (text: string): Settlement => ({
 })
 
 test(
-  'a session that breaks under a statement while nothing else is answered blames no job',
-  inHand(async (hand) => {
-    await using far = await farStore(hand)
-    const requests = await claimed(far.store, hand, [withSql('select pg_sleep(0)'), done])
+  'no job is failed for a session that breaks during a statement while the store is unreachable',
+  inWorld(async (world) => {
+    await using far = await farStore(world)
+    const requests = await claimed(far.store, world, [withSql('select pg_sleep(0)'), done])
     const token = randomUUID()
-    await landUnheard(far, requests, 'pg_sleep', token, 'before')
+    await settleWithoutAnswer(far, requests, 'pg_sleep', token, 'before')
     assert.deepEqual((await settleAll(far.store, requests, token)).map(stateOf), ['done', 'done'])
   }),
 )
 
 for (const moment of ['before', 'after'] as const)
   test(
-    `a settlement that was about to be given up when the wire broke (${moment} that) is answered when it is asked again by its token`,
-    inHand(async (hand) => {
-      await using far = await farStore(hand)
+    `a settlement that was about to be abandoned when the wire broke (${moment} that) is answered when it is repeated under its token`,
+    inWorld(async (world) => {
+      await using far = await farStore(world)
       const bad = withSql('select pg_terminate_backend(pg_backend_pid())')
-      const requests = await claimed(far.store, hand, [withSql('select 1'), bad, withSql('select 2'), done])
+      const requests = await claimed(far.store, world, [withSql('select 1'), bad, withSql('select 2'), done])
       const token = randomUUID()
-      await landUnheard(far, requests, '"abandoned"', token, moment)
-      assert.equal((await hand.holdfast.stats()).running, 4)
+      await settleWithoutAnswer(far, requests, '"abandoned"', token, moment)
+      assert.equal((await world.holdfast.stats()).running, 4)
       const states = (answers: readonly SettleAnswer[]) =>
         answers.map((answer) => (typeof answer === 'object' && 'failed' in answer ? 'failed' : stateOf(answer)))
       const expected = ['done', 'failed', 'done', 'done']
@@ -266,11 +274,11 @@ interface FarStore extends AsyncDisposable {
   readonly proxy: CuttingProxy
 }
 
-/** A store that reaches its server through a wire that can break. */
-async function farStore(hand: Hand): Promise<FarStore> {
-  const proxy = await cuttingProxy(hand.url)
+/** A store whose connections go through a proxy that can cut them. */
+async function farStore(world: World): Promise<FarStore> {
+  const proxy = await cuttingProxy(world.url)
   const pool = newPool(proxy.url)
-  const store = await postgres({ pool, schema: hand.schema.name, listen: false })({ clock: systemClock })
+  const store = await postgres({ pool, schema: world.schema.name, listen: false })({ clock: systemClock })
   return {
     store,
     proxy,
@@ -282,8 +290,8 @@ async function farStore(hand: Hand): Promise<FarStore> {
   }
 }
 
-async function claimed(store: Store, hand: Hand, settlements: readonly Settlement[]): Promise<SettleRequest[]> {
-  for (const { as } of settlements) await hand.enqueue('mail', as)
+async function claimed(store: Store, world: World, settlements: readonly Settlement[]): Promise<SettleRequest[]> {
+  for (const { as } of settlements) await world.enqueue('mail', as)
   const jobs = await store.claim({ queues: ['mail'], max: 10, leaseMs: hour, worker: 'w' })
   return settlements.map((settlement, i) => {
     const { id, fence } = jobs[i] as ClaimedJob
@@ -291,7 +299,7 @@ async function claimed(store: Store, hand: Hand, settlements: readonly Settlemen
   })
 }
 
-async function landUnheard(
+async function settleWithoutAnswer(
   { store, proxy }: FarStore,
   requests: readonly SettleRequest[],
   says: string,

@@ -1,5 +1,5 @@
-// Two versions at work on one database, and the way from one to the other while everybody works. What they may rely on is
-// in docs/guides/upgrading.md.
+// Two versions on one database, and a migration from one to the other while both run. The guarantees are in
+// docs/guides/upgrading.md.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
@@ -20,7 +20,7 @@ import { root } from '../support/checkout.ts'
 import { nextRelease, nextVersion } from '../support/next-version.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
-import { withClient } from './lived-in.ts'
+import { withClient } from './filled-database.ts'
 import { type Program, startProgram } from './processes.ts'
 
 const schema = new Schema('holdfast')
@@ -48,7 +48,7 @@ async function assertAllDone({ pool }: TestDatabase, worked: readonly Worked[]):
 }
 
 describe('two versions on one database', () => {
-  test('work beside each other, while the newer one migrates and after it: nothing is lost, and no call fails', async () => {
+  test('work side by side during and after the migration: no job is lost, and no call fails', async () => {
     await using database = await setup()
     await using next = await nextVersion()
     await using old = startProgram('works', database.url, thisVersion, 'shared')
@@ -65,7 +65,7 @@ describe('two versions on one database', () => {
     await assertAllDone(database, worked)
   })
 
-  test('an older client is refused where the schema has no room for it, and left alone where it has', async () => {
+  test('an older client is refused if the schema excludes it, and works otherwise', async () => {
     await using database = await setup()
     await withClient(database.url, bringTo(nextRelease))
     await using holdfast = await open(database.url)
@@ -88,7 +88,7 @@ describe('two versions on one database', () => {
 })
 
 describe('a migration of a schema in use', () => {
-  test('waits for a long reader a moment at a time, and workers never wait for long behind it', async (t) => {
+  test('waits for a long reader in short tries, and workers never wait long behind it', async (t) => {
     await using database = await setup()
     await using worker = startProgram('works', database.url, thisVersion, 'mail')
     await worker.hear()
@@ -98,7 +98,7 @@ describe('a migration of a schema in use', () => {
     const migrated = withClient(database.url, bringTo(nextRelease))
     await delay(3_500)
     const [meta] = await database.rows('select schema from holdfast.meta')
-    assert.deepEqual(meta, { schema: steps.length }, 'the reader keeps the table')
+    assert.deepEqual(meta, { schema: steps.length }, 'the reader still locks the table')
     await reader.query('commit')
     reader.release()
     assert.deepEqual(await migrated, { from: steps.length, to: steps.length + 1 })
@@ -109,7 +109,7 @@ describe('a migration of a schema in use', () => {
     await assertAllDone(database, [worked])
   })
 
-  test('is done once by ten who start it at the same moment; the others wait, and find it done', async () => {
+  test('is done once if ten processes start it at the same moment; the others wait for it', async () => {
     await using database = await setup()
     await (await open(database.url)).close()
     const answers = await Promise.all(Array.from({ length: 10 }, () => withClient(database.url, bringTo(nextRelease))))
@@ -119,7 +119,7 @@ describe('a migration of a schema in use', () => {
     ])
   })
 
-  test('that fails half-way stays at the step before, whose clients work on', async () => {
+  test('that fails leaves the schema at the last complete step, and clients go on', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     const fails = { sql: 'alter table holdfast.job add column more text; select 1 / 0' }
@@ -136,8 +136,8 @@ describe('a migration of a schema in use', () => {
   })
 })
 
-describe('the script from an installed version on', () => {
-  test('brings the schema to where a migration brings it, whichever version that is', async () => {
+describe('the script from an installed version', () => {
+  test('gives the same schema as a migration, from every version', async () => {
     const { steps: nextSteps, functions } = nextRelease
     const to = { steps: [...nextSteps, { sql: 'create table holdfast.novelty (n int)' }], functions }
     for (const from of [steps.length, steps.length + 1]) {
@@ -148,7 +148,7 @@ describe('the script from an installed version on', () => {
       assert.deepEqual(meta, {
         schema: to.steps.length,
         min_client: minClientOf(steps),
-        functions_hash: functionsHash(to),
+        functions_hash: functionsHash(schema, to),
       })
       await using holdfast = await open(database.url)
       await holdfast.queue('mail').enqueue(1)
@@ -156,7 +156,7 @@ describe('the script from an installed version on', () => {
     }
   })
 
-  test('changes nothing where the schema is at another version, and is empty at the last', async () => {
+  test('changes nothing if the schema is at another version, and is empty for the latest', async () => {
     await using database = await setup()
     await (await open(database.url)).close()
     await assert.rejects(database.pool.query(migrationScript(schema, { from: 2 })), /this is for a schema at version 2/)

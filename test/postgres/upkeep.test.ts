@@ -1,4 +1,4 @@
-// Upkeep: partitions of what has ended, sums of the counts, and what an old snapshot that is held open costs.
+// Upkeep: partitions of finished jobs, sums of the counts, and what an old snapshot costs.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -22,7 +22,7 @@ after(() => server[Symbol.asyncDispose]())
 const makePartitions = 'select holdfast.make_partitions($1) as n'
 const dropPartition = 'select holdfast.drop_partition($1)::int as n'
 
-test('progress is forgotten once its job is no longer held, and kept while it is', async () => {
+test('progress is removed once its job has no lease, and kept until then', async () => {
   await using database = await setup(server)
   await using holdfast = await open(database.url)
   await holdfast.queue('mail').enqueueMany(Array.from({ length: 10 }, (_, payload) => ({ payload })))
@@ -30,16 +30,16 @@ test('progress is forgotten once its job is no longer held, and kept while it is
   await Promise.all(leases.map((lease) => lease.progress(0.5)))
   await Promise.all(leases.slice(0, 4).map((lease) => lease.done()))
   await Promise.all(leases.slice(4, 7).map((lease) => lease.release()))
-  const told = async () => (await database.rows('select 1 from holdfast.progress')).length
-  assert.equal(await told(), 10, 'a settlement does not touch it')
-  await using other = await open(database.url) // the first sweep of a process does the upkeep
+  const progressRows = async () => (await database.rows('select 1 from holdfast.progress')).length
+  assert.equal(await progressRows(), 10, 'a settlement does not remove it')
+  await using other = await open(database.url) // the first sweep of a process includes the upkeep
   await other.sweep()
-  assert.equal(await told(), 3)
+  assert.equal(await progressRows(), 3)
   for (const { job } of leases.slice(7)) assert.equal((await holdfast.job(job.id))?.progress?.value, 0.5)
 })
 
-describe('partitions of what has ended', () => {
-  test('are there ahead of time for every retention in use, and what is done lands in them', async () => {
+describe('partitions of finished jobs', () => {
+  test('are created ahead of time for every retention in use, and finished jobs are stored in them', async () => {
     await using database = await setup(server)
     await using holdfast = await open(database.url)
     const retentions = { short: '1s', hours: '5h', days: '9d', months: '100d', forever: Number.POSITIVE_INFINITY }
@@ -54,7 +54,7 @@ describe('partitions of what has ended', () => {
       places.map(({ name, place, n }) => [name, place, n]),
       Object.keys(retentions).map((name, i) => [name, `holdfast.ended_${i + 1}`, 3]),
     )
-    // Some widths ahead: what is done hours later finds its place too, though nobody swept meanwhile.
+    // Some widths ahead: jobs that finish hours later have a partition too, although no sweep ran meanwhile.
     const [{ last = 0 } = {}] = await database.rows<{ last: number }>(
       `select max(substring(relname from '_([0-9]+)$')::bigint)::int as last from pg_class where relname like 'ended\\_2\\_%' and relkind = 'r'`,
     )
@@ -72,7 +72,7 @@ describe('partitions of what has ended', () => {
     await work(holdfast, 'long', '30d', 20, true)
     assert.equal((await holdfast.stats('short')).done, 20)
     assert.equal((await database.rows('select 1 from holdfast.idempotency')).length, 40)
-    assert.deepEqual(await dropAll(database, Date.now() - minute), [], 'nothing is over yet')
+    assert.deepEqual(await dropAll(database, Date.now() - minute), [], 'no partition is past its retention yet')
     const dropped = await dropAll(database, Date.now() + 2 * day)
     assert.equal(
       dropped.reduce((sum, n) => sum + n, 0),
@@ -86,7 +86,7 @@ describe('partitions of what has ended', () => {
     assert.equal(status, 'created', 'the key is free')
   })
 
-  test('are made by many processes at once, once, and none of them fails', async () => {
+  test('are created once by many processes at the same time, and no process fails', async () => {
     await using database = await setup(server)
     await using holdfast = await open(database.url)
     await work(holdfast, 'mail', '5h', 0)
@@ -96,17 +96,17 @@ describe('partitions of what has ended', () => {
       const making = Array.from({ length: 6 }, () => database.pool.query(makePartitions, [now]))
       for (const outcome of await Promise.allSettled(making))
         if (outcome.status === 'rejected') failures.push(String(outcome.reason))
-      assert.deepEqual(await database.rows(makePartitions, [now]), [{ n: 0 }], 'all are there')
+      assert.deepEqual(await database.rows(makePartitions, [now]), [{ n: 0 }], 'all of them exist')
     }
     assert.deepEqual([...new Set(failures.map((failure) => failure.replace(/\d{3,}/g, 'N')))], [])
   })
 
-  test('that a process finds made by another are never dropped with what is in them', async () => {
+  test('that another process has just created are never dropped with the jobs in them', async () => {
     await using database = await setup(server)
     await using holdfast = await open(database.url)
     await work(holdfast, 'mail', '5h', 0)
     const [one, two] = [await database.pool.connect(), await database.pool.connect()]
-    // Two make the same partitions over and over, each a moment after the other, while jobs end in them.
+    // Two sessions create the same partitions again and again, one shortly after the other, while jobs end in them.
     let isOver = false
     const makers = [one, two].map(async (client) => {
       for (let ahead = 0; !isOver; ahead += hour)
@@ -120,7 +120,7 @@ describe('partitions of what has ended', () => {
     await assertRecount(database.pool)
   })
 
-  test('may be made at the very moment in which jobs end that belong there', async () => {
+  test('may be created at the moment in which jobs end that belong there', async () => {
     await using database = await setup(server)
     await using holdfast = await open(database.url)
     const mail = holdfast.queue('mail', { retain: { done: '5h' } })
@@ -132,7 +132,7 @@ describe('partitions of what has ended', () => {
     await maker.query('begin')
     await maker.query(makePartitions, [Date.now()])
     const settling = [plain?.done(), rich?.done(1, { put: [{ key: 'k', value: 1 }] })]
-    await sleep(200) // both wait for the maker by now
+    await sleep(200) // both wait for the session that creates the partition by now
     await maker.query('commit')
     maker.release()
     const outcomes = await Promise.allSettled(settling)
@@ -143,7 +143,7 @@ describe('partitions of what has ended', () => {
     await assertRecount(database.pool)
   })
 
-  test('are left alone while somebody reads, and nobody waits for that reader', async (t) => {
+  test('are not dropped while a session reads them, and no call waits for that reader', async (t) => {
     await using database = await setup(server)
     await using holdfast = await open(database.url)
     await work(holdfast, 'mail', '1s', 0)
@@ -182,7 +182,7 @@ describe('partitions of what has ended', () => {
 })
 
 describe('counts', () => {
-  test('are added up: thousands of transactions leave few rows, and stats are exact at every moment', async (t) => {
+  test('are folded: thousands of transactions leave few rows, and stats are exact at every moment', async (t) => {
     await using database = await setup(server)
     await using holdfast = await open(postgres({ url: database.url, listen: false }))
     await small(database, 3_000)
@@ -195,7 +195,7 @@ describe('counts', () => {
     await assertRecount(database.pool)
   })
 
-  test('lose nothing of a transaction that commits after others were added up, whoever adds at once', async () => {
+  test('lose nothing of a transaction that commits after others were folded, by several sessions at once', async () => {
     await using database = await setup(server)
     await using holdfast = await open(database.url)
     await holdfast.queue('mail').enqueue(0)
@@ -224,7 +224,7 @@ describe('while an old snapshot is held open', () => {
     await using database = await setup(server)
     await (await open(database.url)).close()
     const pool = new pg.Pool({ connectionString: database.url, max: 1 })
-    pool.on('error', () => {}) // a connection on its way out may still hear that the server stops
+    pool.on('error', () => {}) // a connection that is closing may still report that the server stops
     await using holdfast = await open(postgres({ pool }))
     await rounds(holdfast, 50)
     const before = await measure(holdfast, pool)
@@ -232,8 +232,8 @@ describe('while an old snapshot is held open', () => {
     await reader.query('begin isolation level repeatable read')
     await reader.query('select count(*) from holdfast.job')
     await rounds(holdfast, 500)
-    await sleep(sweepLooksBackMs) // what was due in the last seconds is walked over, what was due before is not
-    await holdfast.sweep() // counts of transactions that neighbours were older than are added up
+    await sleep(sweepLooksBackMs) // jobs that were due in the last seconds are scanned, earlier ones are not
+    await holdfast.sweep() // folds the counts of transactions that were newer than those of other tests
     const after = await measure(holdfast, pool)
     await reader.query('commit')
     reader.release()
@@ -241,14 +241,14 @@ describe('while an old snapshot is held open', () => {
     await pool.end()
     const changes = Object.entries(after).map(([verb, blocks]) => `${verb} ${before[verb]} → ${blocks}`)
     t.diagnostic(changes.join(', '))
-    const dearer = Object.entries(after).filter(([verb, blocks]) => blocks > 2 * (before[verb] ?? 0) + 80)
-    assert.deepEqual(dearer, [], 'verbs that walk what the snapshot keeps')
+    const costlier = Object.entries(after).filter(([verb, blocks]) => blocks > 2 * (before[verb] ?? 0) + 80)
+    assert.deepEqual(costlier, [], 'verbs that scan rows that the snapshot keeps')
   })
 })
 
 const sweepLooksBackMs = 5_500
 
-/** Defines the queue, and sees `jobs` of it through. */
+/** Defines the queue, and enqueues, claims and finishes `jobs` of it. */
 async function work(
   holdfast: Holdfast,
   name: string,
@@ -271,7 +271,7 @@ async function dropAll(database: TestDatabase, now: number): Promise<number[]> {
   }
 }
 
-/** As many transactions, each with one job, by one statement each on a few connections. */
+/** This many transactions with one job each, one statement each, on a few connections. */
 async function small(database: TestDatabase, count: number): Promise<void> {
   const [lane] = await database.rows<{ no: number; epoch: string }>(
     `select lane as no, epoch from holdfast.open_lanes('{mail}', '{5}', 1000, 1000)`,
@@ -318,7 +318,7 @@ async function measure(holdfast: Holdfast, pool: pg.Pool): Promise<Record<string
   const mail = holdfast.queue('mail', { retain: { done: 0 } })
   const costs: Record<string, number> = {}
   const cost = async <T>(verb: string, call: () => Promise<T>): Promise<T> => {
-    await call() // what only the first one reads
+    await call() // reads what only the first call reads
     const before = await touched(pool)
     const answer = await call()
     costs[verb] = (await touched(pool)) - before

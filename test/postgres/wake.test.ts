@@ -1,4 +1,4 @@
-// Wake-ups: LISTEN and NOTIFY between processes, and what happens without.
+// Wake-ups: LISTEN and NOTIFY between processes, and polling without them.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -9,29 +9,29 @@ import { systemClock } from '../../src/runtime/clock.ts'
 import { type PostgresOptions, postgres } from '../../src/store/postgres/index.ts'
 import type { ClaimedJob, Store } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
-import { whoListens } from '../support/listeners.ts'
+import { fromListeningSessions } from '../support/listeners.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { type Program, startProgram } from './processes.ts'
 
-const backstopMs = 1_000
+const pollMs = 1_000
 const channel = '"holdfast holdfast"'
 
 describe('a waiting claim', () => {
-  test('is woken by an enqueue in another process, well before it would look by itself', async (t) => {
+  test('is woken by an enqueue in another process, well before it would poll', async (t) => {
     await using database = await setup()
     await using program = startProgram('enqueues', database.url)
     await program.hear()
     await using listening = await open(database.url)
     await using polling = await open(postgres({ url: database.url, listen: false }))
-    const heard = await delays(listening, program, 'heard', 5)
+    const listened = await delays(listening, program, 'listened', 5)
     const polled = await delays(polling, program, 'polled', 5)
-    t.diagnostic(`median from enqueue to claim: ${median(heard)} ms listening, ${median(polled)} ms polling`)
-    assert.ok(median(heard) < 250, `listening: ${heard}`)
-    assert.ok(median(polled) <= backstopMs + 250, `polling: ${polled}`)
-    assert.ok(Math.max(...heard, ...polled) < 3 * backstopMs, 'and none waits for ever')
+    t.diagnostic(`median from enqueue to claim: ${median(listened)} ms listening, ${median(polled)} ms polling`)
+    assert.ok(median(listened) < 250, `listening: ${listened}`)
+    assert.ok(median(polled) <= pollMs + 250, `polling: ${polled}`)
+    assert.ok(Math.max(...listened, ...polled) < 3 * pollMs, 'and none waits without bound')
   })
 
-  test('is woken again after its connection was ended, and what was lost meanwhile costs at most the backstop', async (t) => {
+  test('is woken again after its connection was ended, and a notification lost meanwhile costs at most one poll interval', async (t) => {
     await using database = await setup()
     await using program = startProgram('enqueues', database.url)
     await program.hear()
@@ -42,13 +42,13 @@ describe('a waiting claim', () => {
       const claiming = holdfast.claim(['mail'], { wait: '20s' })
       await sleep(50)
       assert.equal(await endListeners(database), 1, 'one connection listens')
-      program.tell('mail') // nobody hears of this one
+      program.tell('mail') // its notification has no listener
       lost.push(await took(claiming, program))
       await untilListening(database)
     }
     const after = await delays(holdfast, program, 'mail', 5)
     t.diagnostic(`before ${before}, lost ${lost}, after ${after} ms`)
-    for (const ms of lost) assert.ok(ms < backstopMs + 700, `a lost notification cost ${ms} ms`)
+    for (const ms of lost) assert.ok(ms < pollMs + 700, `a lost notification cost ${ms} ms`)
     assert.ok(median(after) < 250, `woken again: ${after}`)
   })
 
@@ -67,7 +67,7 @@ describe('a waiting claim', () => {
       await client.query('begin')
       await enqueues.queue('mail').enqueue('mine', { tx: client })
       await sleep(300)
-      assert.deepEqual(raw.heard, [], 'nothing is told before the transaction has ended')
+      assert.deepEqual(raw.received, [], 'nothing is sent before the transaction has ended')
       await client.query(commits ? 'commit' : 'rollback')
       const endedAt = machineMs()
       const leases = await claiming
@@ -84,7 +84,7 @@ describe('a waiting claim', () => {
 })
 
 describe('notifications', () => {
-  test('are not sent per job: many at once are told together', async (t) => {
+  test('are not sent per job: many at once share one', async (t) => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     await using raw = await listen(database)
@@ -101,7 +101,7 @@ describe('notifications', () => {
     assert.ok(inTurn >= 1 && inTurn <= 50)
   })
 
-  test('of a job now and then are not gathered: each is told of at once', async () => {
+  test('of occasional jobs are not gathered: each is sent at once', async () => {
     await using database = await setup()
     await using holdfast = await open(database.url)
     await using raw = await listen(database)
@@ -109,8 +109,8 @@ describe('notifications', () => {
       await holdfast.queue('mail').enqueue(n)
       await sleep(4)
     }
-    const told = await raw.settled()
-    assert.ok(told >= 18, `${told} for 20 jobs`)
+    const sent = await raw.settled()
+    assert.ok(sent >= 18, `${sent} for 20 jobs`)
   })
 
   test('of a transaction of the caller are one per queue, however many it enqueues', async () => {
@@ -132,7 +132,7 @@ describe('a request to cancel a running job', () => {
     ['listens', {}],
     ['polls', { listen: false }],
   ] as const) {
-    test(`is told within a second to a process that ${how} and does nothing but work`, async (t) => {
+    test(`reaches a process that ${how} within a second while its jobs run`, async (t) => {
       await using database = await setup()
       await using holds = await holder(database, options)
       await using asks = await open(database.url)
@@ -143,13 +143,13 @@ describe('a request to cancel a running job', () => {
         await asks.cancel(id)
         tookMs.push(await holds.knows(id))
       }
-      t.diagnostic(`told after ${tookMs} ms`)
-      assert.ok(Math.max(...tookMs) < 1_000, `told after ${tookMs}`)
-      if (how === 'listens') assert.ok(median(tookMs) < 100, `told after ${tookMs}`)
+      t.diagnostic(`known after ${tookMs} ms`)
+      assert.ok(Math.max(...tookMs) < 1_000, `known after ${tookMs}`)
+      if (how === 'listens') assert.ok(median(tookMs) < 100, `known after ${tookMs}`)
     })
   }
 
-  test('is told soon where it was asked while the connection that listens was broken', async () => {
+  test('that was made while the listening connection was broken arrives soon', async () => {
     await using database = await setup()
     await using holds = await holder(database)
     await using asks = await open(database.url)
@@ -160,7 +160,7 @@ describe('a request to cancel a running job', () => {
     assert.ok((await holds.knows(job.id)) < 2_500)
   })
 
-  test('is told without ids where there are too many for one notification', async () => {
+  test('is sent without ids if there are too many for one notification', async () => {
     await using database = await setup()
     await using holds = await holder(database)
     await using raw = await listen(database)
@@ -169,11 +169,11 @@ describe('a request to cancel a running job', () => {
     await using asks = await postgres({ url: database.url })({ clock: systemClock }).then(closing)
     await asks.store.cancel(jobs.map(({ id }) => ({ id, effects: null })))
     await Promise.all(jobs.map(({ id }) => holds.knows(id)))
-    assert.ok(raw.heard.every((text) => Buffer.byteLength(text) < 8_000))
+    assert.ok(raw.received.every((text) => Buffer.byteLength(text) < 8_000))
   })
 })
 
-test('what could not be notified of is told as soon as it can be, with what has come meanwhile', async () => {
+test('a notification that failed is sent as soon as possible, together with those that followed', async () => {
   await using database = await setup()
   const pool = new pg.Pool({ connectionString: database.url, max: 5 })
   pool.on('error', () => {})
@@ -182,7 +182,7 @@ test('what could not be notified of is told as soon as it can be, with what has 
     const query = client.query
     client.query = (async (...args: unknown[]) => {
       if (JSON.stringify(args[0]).includes('pg_notify($1, $2)') && failures-- > 0) {
-        await holdfast.queue('post').enqueue(2) // while the first is on its way
+        await holdfast.queue('post').enqueue(2) // while the first is being sent
         throw Object.assign(new Error('Connection terminated'), { code: '08006' })
       }
       return Reflect.apply(query, client, args)
@@ -190,14 +190,14 @@ test('what could not be notified of is told as soon as it can be, with what has 
   })
   const holdfast = await open(postgres({ pool }))
   await using raw = await listen(database)
-  while (failures > 0) await holdfast.queue('mail').enqueue(1) // the first is told by its own commit
-  await until(async () => raw.heard.some((text) => text.includes('mail')), 'the first is told')
-  await until(async () => raw.heard.some((text) => text.includes('post')), 'and so is what came behind it')
+  while (failures > 0) await holdfast.queue('mail').enqueue(1) // the first is notified by its own commit
+  await until(async () => raw.received.some((text) => text.includes('mail')), 'the first is notified')
+  await until(async () => raw.received.some((text) => text.includes('post')), 'and so is the one that followed')
   await holdfast.close()
   await pool.end()
 })
 
-test('after a watchdog an enqueue is told by its own commit, and those that follow soon after it in one of their own', async () => {
+test('after a watchdog an enqueue is notified by its own commit, and those soon after it share one notification', async () => {
   await using database = await setup()
   const pool = new pg.Pool({ connectionString: database.url, max: 5 })
   pool.on('error', () => {})
@@ -212,19 +212,19 @@ test('after a watchdog an enqueue is told by its own commit, and those that foll
   await using raw = await listen(database)
   const holdfast = await open(postgres({ pool }))
   await holdfast.queue('mail').enqueue(1)
-  await until(async () => raw.heard.some((text) => text.includes('mail')), 'the first is told')
+  await until(async () => raw.received.some((text) => text.includes('mail')), 'the first is notified')
   assert.equal(notifications, 0)
   while (notifications === 0) await holdfast.queue('post').enqueue(2)
-  await until(async () => raw.heard.some((text) => text.includes('post')), 'and so are the others')
+  await until(async () => raw.received.some((text) => text.includes('post')), 'and so are those that followed')
   await holdfast.close()
   await pool.end()
 })
 
 describe('connections', () => {
-  test('of a pool of two are enough: none is kept to listen', async () => {
+  test('of a pool of two are enough: none is kept for LISTEN', async () => {
     await using database = await setup()
     const pool = new pg.Pool({ connectionString: database.url, max: 2 })
-    pool.on('error', () => {}) // a connection on its way out may still hear that the server stops
+    pool.on('error', () => {}) // a connection that is closing may still report that the server stops
     pool.on('connect', (client) => client.on('error', () => {}))
     await using waits = await open(postgres({ pool }))
     await using program = startProgram('enqueues', database.url)
@@ -255,7 +255,7 @@ describe('connections', () => {
     await mine.claim(['mail'], { wait: 200 })
     await untilListening(database)
     await mine.close()
-    await until(async () => (await listeners(database)) === 0, 'nobody listens')
+    await until(async () => (await listeners(database)) === 0, 'no session listens')
     assert.equal((await database.pool.query('select 1 as n')).rows[0].n, 1, 'a pool that was given stays open')
   })
 })
@@ -280,10 +280,10 @@ test('an idle worker on 1,000 queues sends no more statements than one on a sing
   }
 })
 
-/** Statements sent while a claim waits for 3 s, the first second left out: it opens and defines. */
+/** Statements sent while a claim waits for 3 s, without the first second, in which it opens and defines. */
 async function idle(database: TestDatabase, queues: readonly string[], listen: boolean): Promise<number> {
   const pool = new pg.Pool({ connectionString: database.url, max: 5 })
-  pool.on('error', () => {}) // a connection on its way out may still hear that the server stops
+  pool.on('error', () => {}) // a connection that is closing may still report that the server stops
   let statements = 0
   pool.on('connect', (client) => {
     client.on('error', () => {})
@@ -305,7 +305,7 @@ async function idle(database: TestDatabase, queues: readonly string[], listen: b
   return sent
 }
 
-/** A store that holds jobs, asks about all of them when it is told to, and otherwise only now and then. */
+/** A store with leased jobs. It asks about all of them when a notification says so, and otherwise now and then. */
 async function holder(database: TestDatabase, options: Partial<PostgresOptions> = {}) {
   const store = await postgres({ url: database.url, ...options })({ clock: systemClock })
   const known = new Map<string, PromiseWithResolvers<void>>()
@@ -328,12 +328,12 @@ async function holder(database: TestDatabase, options: Partial<PostgresOptions> 
       for (const { id } of jobs) known.set(id, Promise.withResolvers())
       return jobs
     },
-    /** Asks, so that the store knows that it still holds jobs, and lets some time go by. */
+    /** Asks, so that the store knows that it still has leases, and then waits. */
     async asked(ms: number): Promise<void> {
       await store.cancelRequested(jobs)
       await sleep(ms)
     },
-    /** How long it takes from now on until it knows that this job is to be cancelled. */
+    /** How long it takes until the cancel request of this job is known, in ms. */
     async knows(id: string): Promise<number> {
       const asked = machineMs()
       await known.get(id)?.promise
@@ -347,20 +347,20 @@ function closing(store: Store) {
   return { store, [Symbol.asyncDispose]: () => store.close() }
 }
 
-/** How long a job that another process enqueues waits for a claim that waits for it, in ms. */
+/** How long a job that another process enqueues waits for a waiting claim, in ms. */
 async function delays(holdfast: Holdfast, program: Program, queue: string, samples: number): Promise<number[]> {
-  await holdfast.claim([queue], { wait: 300 }) // it listens by now, or polls
+  await holdfast.claim([queue], { wait: 300 }) // it then listens or polls
   const measured: number[] = []
   for (let n = 0; n < samples; n++) {
     const claiming = holdfast.claim([queue], { wait: '20s' })
-    await sleep(150 + 37 * n) // at different moments of whatever rhythm there is
+    await sleep(150 + 37 * n) // at different moments of any polling interval
     program.tell(queue)
     measured.push(await took(claiming, program))
   }
   return measured
 }
 
-/** From the moment the enqueue was answered. */
+/** Measured from the answer to the enqueue. */
 async function took(claiming: ReturnType<Holdfast['claim']>, program: Program): Promise<number> {
   const [lease] = await claiming
   const claimedAt = machineMs()
@@ -374,16 +374,16 @@ function median(values: readonly number[]): number {
 }
 
 async function listeners(database: TestDatabase): Promise<number> {
-  return (await database.rows<{ n: number }>(`select count(*)::int as n ${whoListens()}`))[0]?.n ?? 0
+  return (await database.rows<{ n: number }>(`select count(*)::int as n ${fromListeningSessions()}`))[0]?.n ?? 0
 }
 
 async function endListeners(database: TestDatabase): Promise<number> {
-  return (await database.rows(`select pg_terminate_backend(pid) ${whoListens()}`)).length
+  return (await database.rows(`select pg_terminate_backend(pid) ${fromListeningSessions()}`)).length
 }
 
 async function untilListening(database: TestDatabase): Promise<void> {
-  await until(async () => (await listeners(database)) > 0, 'somebody listens')
-  await sleep(100) // and has heard its own voice
+  await until(async () => (await listeners(database)) > 0, 'a session listens')
+  await sleep(100) // and has received its own probe
 }
 
 async function until(condition: () => Promise<boolean>, what: string): Promise<void> {
@@ -391,24 +391,24 @@ async function until(condition: () => Promise<boolean>, what: string): Promise<v
     assert.ok(performance.now() < deadline, what)
 }
 
-/** Hears what anybody hears on the store's channel. */
+/** Records the notifications on the store's channel. */
 async function listen(database: TestDatabase) {
   const client = new pg.Client({ connectionString: database.url, application_name: 'raw' })
   client.on('error', () => {})
   await client.connect()
   await client.query(`listen ${channel}`)
-  const heard: string[] = []
+  const received: string[] = []
   client.on('notification', ({ payload = '' }) => {
-    if (!payload.includes('"probe"')) heard.push(payload)
+    if (!payload.includes('"probe"')) received.push(payload)
   })
   const settled = async () => {
     await sleep(150)
     await client.query('select 1')
-    return heard.splice(0).length
+    return received.splice(0).length
   }
   return {
-    heard,
-    /** How many were heard since it was last asked. */
+    received,
+    /** How many were received since the last call. */
     settled,
     async quiet(atLeast = 0) {
       assert.ok((await settled()) >= atLeast)

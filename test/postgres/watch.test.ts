@@ -1,40 +1,40 @@
-// What a watch sees where transactions begin, change jobs and commit in any order.
+// What a watch sees if transactions begin, change jobs and commit in any order.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { JobChange, Watch, WatchFilter } from '../../src/client/watch.ts'
-import { type Hand, inHand, type Rule, useDatabase } from './hand.ts'
+import { inWorld, type Rule, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
 const inProgress: Rule = { from: 'c.xid = any (v_open) and c.no > p_after', to: 'false' }
-async function lateCommit(hand: Hand): Promise<string[]> {
-  await using watch = await begun(hand)
-  const early = await hand.begin()
+async function lateCommit(world: World): Promise<string[]> {
+  await using watch = await begun(world)
+  const early = await world.begin()
   await early.enqueue('early', 1)
-  await hand.enqueue('meanwhile', 1)
+  await world.enqueue('meanwhile', 1)
   const seen = await next(watch, 1)
   await early.commit()
-  await hand.enqueue('last', 1)
+  await world.enqueue('last', 1)
   return [...seen, ...(await nextUntil(watch, 'last'))].map(({ queue }) => queue)
 }
 
 test(
-  'a transaction that commits late is seen late, and is not lost behind what was seen before',
-  inHand(async (hand) => assert.deepEqual(await lateCommit(hand), ['meanwhile', 'early', 'last'])),
+  'changes of a transaction that commits late are seen, although newer changes were seen before',
+  inWorld(async (world) => assert.deepEqual(await lateCommit(world), ['meanwhile', 'early', 'last'])),
 )
 
 test(
-  'without a look at transactions that were in progress it is lost',
-  inHand(async (hand) => assert.deepEqual(await lateCommit(hand), ['meanwhile', 'last']), { without: [inProgress] }),
+  'if transactions in progress are ignored, changes of a late commit are lost',
+  inWorld(async (world) => assert.deepEqual(await lateCommit(world), ['meanwhile', 'last']), { without: [inProgress] }),
 )
 
 test(
-  'a repeatable read transaction that began before anybody watched tells what it changes afterwards',
-  inHand(async (hand) => {
-    const old = await hand.begin('begin isolation level repeatable read')
+  'a repeatable read transaction that began before the first watch records its later changes',
+  inWorld(async (world) => {
+    const old = await world.begin('begin isolation level repeatable read')
     await old.run('select count(*) from holdfast.job')
-    await using watch = await begun(hand)
+    await using watch = await begun(world)
     await old.enqueue('old', 1)
     await old.commit()
     assert.deepEqual(
@@ -45,16 +45,16 @@ test(
 )
 
 test(
-  'a watch begins when whoever changed something before anybody watched has ended',
-  inHand(async (hand) => {
-    const before = await hand.begin()
+  'a watch begins when the transactions that changed something before it have ended',
+  inWorld(async (world) => {
+    const before = await world.begin()
     await before.enqueue('before', 1)
-    const watch = hand.holdfast.watch()
+    const watch = world.holdfast.watch()
     const first = await Promise.race([watch.begun.then(() => 'begun'), sleep(200).then(() => 'waits')])
     assert.equal(first, 'waits')
     await before.commit()
     await watch.begun
-    await hand.enqueue('after', 1)
+    await world.enqueue('after', 1)
     assert.deepEqual(
       (await next(watch, 1)).map(({ queue }) => queue),
       ['after'],
@@ -64,12 +64,12 @@ test(
 )
 
 test(
-  'a transaction that stays open keeps nobody from watching for long, and others are seen',
-  inHand(async (hand) => {
-    const open = await hand.begin()
+  'a transaction that stays open delays a watch only briefly, and changes of others are seen',
+  inWorld(async (world) => {
+    const open = await world.begin()
     await open.enqueue('open', 1)
-    await using watch = await begun(hand)
-    await hand.enqueue('after', 1)
+    await using watch = await begun(world)
+    await world.enqueue('after', 1)
     assert.deepEqual(
       (await next(watch, 1)).map(({ queue }) => queue),
       ['after'],
@@ -79,12 +79,12 @@ test(
 )
 
 test(
-  'of transactions that commit in any order, with savepoints and rollbacks, each change is seen once, and in its turn',
-  inHand(async (hand) => {
-    await using watch = await begun(hand)
+  'each change of transactions that commit in any order, with savepoints and rollbacks, is seen once, in order',
+  inWorld(async (world) => {
+    await using watch = await begun(world)
     const committed: string[] = []
     const produce = async (_: unknown, producer: number) => {
-      const tx = await hand.begin()
+      const tx = await world.begin()
       for (let round = 0; round < 15; round++) {
         if (round > 0) await tx.run('begin')
         const ids = [await tx.enqueue('mail', round)]
@@ -100,27 +100,27 @@ test(
     }
     const drain = async () => {
       for (let left = 200; left > 0; left--) {
-        const leases = await hand.holdfast.claim(['mail'], { max: 1 + (left % 20) })
+        const leases = await world.holdfast.claim(['mail'], { max: 1 + (left % 20) })
         await Promise.all(leases.map((lease) => lease.done()))
         await sleep(Math.random() * 10)
       }
     }
-    const seen = readOn(hand, watch.cursor as string, 'last')
+    const seen = readOn(world, watch.cursor as string, 'last')
     await Promise.all([...Array.from({ length: 12 }, produce), drain(), drain()])
-    for (const lease of await hand.holdfast.claim(['mail'], { max: 1_000 })) await lease.done()
-    await hand.enqueue('last', 1)
+    for (const lease of await world.holdfast.claim(['mail'], { max: 1_000 })) await lease.done()
+    await world.enqueue('last', 1)
     const states = Object.groupBy(await seen, ({ id }) => id)
-    const told = committed.map((id) => states[id]?.map(({ state }) => state).join(' '))
-    assert.deepEqual(new Set(told), new Set(['ready running done']))
+    const seenStates = committed.map((id) => states[id]?.map(({ state }) => state).join(' '))
+    assert.deepEqual(new Set(seenStates), new Set(['ready running done']))
     assert.equal(Object.keys(states).length, committed.length + 1, 'and nothing of what was rolled back')
   }),
 )
 
-/** Until a change of that queue; after every few changes a new watch goes on from the cursor. */
-async function readOn(hand: Hand, from: string, queue: string): Promise<JobChange[]> {
+/** Reads until a change of that queue. After every few changes a new watch continues from the cursor. */
+async function readOn(world: World, from: string, queue: string): Promise<JobChange[]> {
   const changes: JobChange[] = []
   for (let after = from; changes.at(-1)?.queue !== queue; after = changes.at(-1)?.cursor as string) {
-    await using watch = hand.holdfast.watch({ after })
+    await using watch = world.holdfast.watch({ after })
     for (let left = 1 + (changes.length % 10); left > 0 && changes.at(-1)?.queue !== queue; left--) {
       changes.push(...(await next(watch, 1)))
     }
@@ -129,16 +129,16 @@ async function readOn(hand: Hand, from: string, queue: string): Promise<JobChang
 }
 
 test(
-  'what a watcher left behind is read in pages, none of it twice',
-  inHand(async (hand) => {
-    await using watch = await begun(hand)
-    const late = await hand.begin()
+  'missed changes are read in pages, none of them twice',
+  inWorld(async (world) => {
+    await using watch = await begun(world)
+    const late = await world.begin()
     await late.enqueue('late', 1)
-    await hand.enqueue('mail', 0)
+    await world.enqueue('mail', 0)
     assert.equal((await next(watch, 1)).length, 1)
     await late.commit()
-    await hand.rows(`select holdfast.tell($1, 'ready', array[gen_random_uuid()], 0) from generate_series(1, 699)`, [
-      await queueNo(hand),
+    await world.rows(`select holdfast.tell($1, 'ready', array[gen_random_uuid()], 0) from generate_series(1, 699)`, [
+      await queueNo(world),
     ])
     const seen = await next(watch, 700)
     assert.equal(new Set(seen.map(({ id }) => id)).size, 700)
@@ -146,27 +146,27 @@ test(
 )
 
 test(
-  'a server that crashed has forgotten what it told: a watch says so',
-  inHand(async (hand) => {
-    await using watch = await begun(hand)
-    await hand.enqueue('mail', 1)
+  'after a crash of the server a watch reports that changes were lost',
+  inWorld(async (world) => {
+    await using watch = await begun(world)
+    await world.enqueue('mail', 1)
     const [change] = await next(watch, 1)
-    await hand.rows('truncate holdfast.change, holdfast.watch_log') // what becomes of unlogged tables
-    for (const lost of [watch, hand.holdfast.watch({ after: change?.cursor as string })]) {
+    await world.rows('truncate holdfast.change, holdfast.watch_log') // as a crash does to unlogged tables
+    for (const lost of [watch, world.holdfast.watch({ after: change?.cursor as string })]) {
       await assert.rejects(lost.next(), { code: 'INVALID_OPTION', message: /no longer kept/ })
     }
   }),
 )
 
 test(
-  'neither looking nor pruning walks over what an old snapshot keeps',
-  inHand(async (hand) => {
-    await using watch = await begun(hand)
-    const old = await hand.begin('begin isolation level repeatable read')
+  'neither reading nor pruning scans the rows that an old snapshot keeps',
+  inWorld(async (world) => {
+    await using watch = await begun(world)
+    const old = await world.begin('begin isolation level repeatable read')
     await old.run('select count(*) from holdfast.change')
-    const client = await hand.connect()
+    const client = await world.connect()
     const blocks = async (call: string): Promise<number> => {
-      const { rows } = await client.query(hand.schema.sql(`explain (analyze, buffers, format json) ${call}`))
+      const { rows } = await client.query(world.schema.sql(`explain (analyze, buffers, format json) ${call}`))
       const plan = rows[0]['QUERY PLAN'][0].Plan
       return plan['Shared Hit Blocks'] + plan['Shared Read Blocks']
     }
@@ -177,41 +177,41 @@ test(
       )
     }
     const prune = (laterMs: number) => blocks(`select holdfast.prune_changes(holdfast.now_ms(null) + ${laterMs})`)
-    await hand.enqueue('mail', 1)
+    await world.enqueue('mail', 1)
     const few = await look(watch)
-    await hand.rows(
+    await world.rows(
       `insert into holdfast.change (xid, at, queue, state, jobs, ids)
        select pg_current_xact_id(), 0, q.no, 'ready', 1, array[gen_random_uuid()]
          from holdfast.queue q, generate_series(1, 20000)`,
     )
-    await everybodyElseHasEnded(hand)
+    await otherTransactionsHaveEnded(world)
     for (const laterMs of [11_000, 140_000]) await prune(laterMs)
-    assert.deepEqual(await hand.rows('select count(*)::int kept from holdfast.change'), [{ kept: 0 }])
-    await using fresh = await begun(hand)
-    await hand.enqueue('mail', 2)
+    assert.deepEqual(await world.rows('select count(*)::int kept from holdfast.change'), [{ kept: 0 }])
+    await using fresh = await begun(world)
+    await world.enqueue('mail', 2)
     const many = await look(fresh)
     assert.ok(many < few + 50, `${few} blocks, then ${many}`)
-    await prune(11_000) // begins at the beginning, once
+    await prune(11_000) // starts at the beginning, once
     const pruned = await prune(22_000)
     assert.ok(pruned < 100, `${pruned} blocks to prune nothing`)
     await old.rollback()
   }),
 )
 
-/** Whoever was changing anything on this server: other tests do, and what is as young as they are is kept. */
-async function everybodyElseHasEnded(hand: Hand): Promise<void> {
-  const [now] = await hand.rows('select pg_current_xact_id()::text xid')
+/** Waits for all transactions of this server, also of other tests: rows that are newer than theirs are kept. */
+async function otherTransactionsHaveEnded(world: World): Promise<void> {
+  const [now] = await world.rows('select pg_current_xact_id()::text xid')
   const hasEnded = `select pg_snapshot_xmin(pg_current_snapshot()) > '${now?.['xid']}'::xid8 ended`
-  while ((await hand.rows(hasEnded))[0]?.['ended'] !== true) await sleep(100)
+  while ((await world.rows(hasEnded))[0]?.['ended'] !== true) await sleep(100)
 }
 
-async function queueNo(hand: Hand): Promise<number> {
-  const [row] = await hand.rows(`select no from holdfast.queue where name = 'mail'`)
+async function queueNo(world: World): Promise<number> {
+  const [row] = await world.rows(`select no from holdfast.queue where name = 'mail'`)
   return row?.['no'] as number
 }
 
-async function begun(hand: Hand, filter: WatchFilter = {}): Promise<Watch> {
-  const watch = hand.holdfast.watch(filter)
+async function begun(world: World, filter: WatchFilter = {}): Promise<Watch> {
+  const watch = world.holdfast.watch(filter)
   await watch.begun
   return watch
 }

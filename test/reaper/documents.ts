@@ -1,4 +1,4 @@
-// An application with a table of its own in the database that its jobs are in, on either store.
+// An application with a table of its own in the database of its jobs, on either store.
 import { DatabaseSync } from 'node:sqlite'
 import pg from 'pg'
 import { defineQueue } from '../../src/index.ts'
@@ -10,13 +10,13 @@ export interface DocumentRow {
   readonly state: DocumentState
 }
 
-// Queues of their own for each document, so that processes which die at the same time die with their own. One attempt: the
-// queue itself brings nothing back, so that what is brought back was brought by the reaper.
+// Each document has its own queues, so that processes that die at the same time do not share one. Jobs have one attempt: the
+// queue itself repeats nothing, so every repetition comes from the reaper.
 export const extract = (id: number) => defineQueue<{ id: number }>(`extract-${id}`, { attempts: 1 })
 export const refine = (id: number) => defineQueue<{ id: number }>(`refine-${id}`, { attempts: 1 })
 
 export class Documents implements AsyncDisposable {
-  /** Takes statements, and enqueues of ours: one connection. */
+  /** One connection, for statements of the application and for enqueues. */
   readonly tx: DatabaseSync | pg.Client
   readonly #query: (text: string) => Promise<unknown[]>
 
@@ -40,18 +40,18 @@ export class Documents implements AsyncDisposable {
   }
 
   async setState(id: number, state: DocumentState): Promise<void> {
-    await this.run(this.moves(id, state))
+    await this.run(this.updateText(id, state))
   }
 
-  /** The statement, for a transaction of whoever runs it. */
-  moves(id: number, state: DocumentState): string {
+  /** The statement, to be run in a transaction of the caller. */
+  updateText(id: number, state: DocumentState): string {
     return `update document set state = '${state}', touched_at = ${this.#now} where id = ${id}`
   }
 
-  /** Those that nobody has touched for a while, and that are not done. */
-  async leftBehind(limit: number): Promise<DocumentRow[]> {
-    const left = `state <> 'done' and touched_at < ${this.#now} - 2`
-    return (await this.#query(`select id, state from document where ${left} limit ${limit}`)) as DocumentRow[]
+  /** Rows that are not done, and have not changed for a while. */
+  async orphans(limit: number): Promise<DocumentRow[]> {
+    const isOrphan = `state <> 'done' and touched_at < ${this.#now} - 2`
+    return (await this.#query(`select id, state from document where ${isOrphan} limit ${limit}`)) as DocumentRow[]
   }
 
   async states(): Promise<DocumentState[]> {
@@ -69,7 +69,7 @@ export class Documents implements AsyncDisposable {
   }
 }
 
-/** The job that takes a row further from where it stands. */
+/** The job that continues from the state of a row. */
 export function revival({ id, state }: DocumentRow) {
   const queue = state === 'submitted' || state === 'extracting' ? extract : refine
   return { queue: queue(id), payload: { id }, dedup: { key: `document ${id}` } }

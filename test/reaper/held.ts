@@ -1,4 +1,4 @@
-// The queues of an application that lets rows and jobs land together.
+// The queues of an application that writes a row and its job in one transaction.
 import { defineQueue, defineWebhooks } from '../../src/index.ts'
 
 export const extraction = (id: number) => defineQueue<{ id: number }>(`extraction-${id}`)

@@ -1,6 +1,6 @@
-// The ways in which work that is recorded in an application's own table is left behind, each by a process that really dies
-// there: left behind and revived by a reaper where row and job are two things, and not left behind at all where they land
-// together.
+// The ways in which a row of an application loses its job, each by a process that is really killed there. If row and job are
+// written separately, the row is an orphan until a reaper revives it. If they are written in one transaction, there are no
+// orphans.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { createServer } from 'node:http'
@@ -41,7 +41,7 @@ const places: Readonly<Record<string, () => Promise<Place>>> = {
 
 for (const [name, place] of Object.entries(places)) {
   describe(`in ${name}`, { concurrency: true }, () => {
-    test('the five classes of orphans are left behind without a reaper, and finished with one', async () => {
+    test('the five classes of orphans stay without a reaper, and are finished with one', async () => {
       await using world = await setup(await place())
       const { documents, holdfast } = world
       await Promise.all(classes.map((where, i) => world.dieAt('dies', i + 1, where)))
@@ -51,14 +51,14 @@ for (const [name, place] of Object.entries(places)) {
         for (const queue of [extract(i + 1), refine(i + 1)])
           holdfast.work(queue, (job) => documents.setState(job.payload.id, 'done'))
       }
-      await sleep(2_500) // leases run out, whoever is still to be tried is tried, and nothing comes back
+      await sleep(2_500) // leases run out, remaining attempts are made, and no orphan is finished
       assert.deepEqual(await documents.states(), leftAs)
 
       const ran: { readonly revived: number; readonly duplicates: number }[] = []
       const clients = [holdfast, await world.another()]
       for (const client of clients) {
         client.on('reaper.ran', (event) => ran.push(event))
-        const find = ({ limit }: { limit: number }) => documents.leftBehind(limit)
+        const find = ({ limit }: { limit: number }) => documents.orphans(limit)
         client.reaper('documents', { every: '100ms', find, enqueue: (row: DocumentRow) => revival(row) })
       }
       await world.allDone()
@@ -66,19 +66,19 @@ for (const [name, place] of Object.entries(places)) {
       while (revived() < classes.length) await sleep(20)
     })
 
-    test('none of them, no notification and no webhook is lost where row and job land together', async () => {
+    test('no row, notification or webhook is lost if row and job are written in one transaction', async () => {
       await using world = await setup(await place())
       await using receiver = await listen()
       const { documents, holdfast } = world
       const deaths = ['lost notification', ...classes, 'lost webhook']
       const workOn = (id: number) => {
         holdfast.work(extraction(id), (job) => {
-          job.effects.sql(documents.moves(job.payload.id, 'extracted'))
+          job.effects.sql(documents.updateText(job.payload.id, 'extracted'))
           job.effects.enqueue(refinement(job.payload.id), job.payload)
         })
-        holdfast.work(refinement(id), (job) => job.effects.sql(documents.moves(job.payload.id, 'done')))
+        holdfast.work(refinement(id), (job) => job.effects.sql(documents.updateText(job.payload.id, 'done')))
       }
-      workOn(1) // waits for what it is notified of
+      workOn(1) // waits for wake-ups
       await Promise.all(deaths.map((where, i) => world.dieAt('dies-held', i + 1, where, receiver.url)))
       assert.equal((await documents.states()).length, deaths.length - 1, 'one was never submitted')
       for (const i of deaths.keys()) if (i > 0) workOn(i + 1)
@@ -89,7 +89,7 @@ for (const [name, place] of Object.entries(places)) {
   })
 }
 
-test('HOLDFAST_DISABLE=reap leaves looking to others, and to whoever asks by hand', async () => {
+test('with HOLDFAST_DISABLE=reap a process does not look for orphans, except by an explicit call', async () => {
   await using holdfast = await open('sqlite::memory:', { logger: false })
   let searches = 0
   const find = () => {

@@ -1,17 +1,17 @@
-// When slots are: where wall clocks are moved, on leap days, and that asking forwards and backwards agree.
+// The times of slots: at clock changes, on leap days, and equal when computed forwards and backwards.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { checkCron, slotTimes } from '../../src/schedule/cron.ts'
 
-test('a slot in the hour that is skipped comes once, right after it', () => {
+test('a slot in the skipped hour of a clock change fires once, right after it', () => {
   assert.deepEqual(slots('30 2 * * *', 'Europe/Berlin', '2026-03-27T12:00Z', 3), [
     '2026-03-28T01:30:00.000Z',
-    '2026-03-29T01:00:00.000Z', // 03:00, where 02:00 would have been
+    '2026-03-29T01:00:00.000Z', // 03:00, in place of 02:00
     '2026-03-30T00:30:00.000Z',
   ])
 })
 
-test('a slot in the hour that comes twice comes once, the first time', () => {
+test('a slot in the repeated hour of a clock change fires once, the first time', () => {
   assert.deepEqual(slots('30 2 * * *', 'Europe/Berlin', '2026-10-24T12:00Z', 2), [
     '2026-10-25T00:30:00.000Z',
     '2026-10-26T01:30:00.000Z',
@@ -83,7 +83,7 @@ test('slots of all hours are every moment at which the wall matches, those of na
   }
 })
 
-test('slots that go on through all hours go on through the hour that comes twice', () => {
+test('slots of every hour also fire in the repeated hour', () => {
   assert.deepEqual(slots('*/30 * * * *', 'Europe/Berlin', '2026-10-24T23:45Z', 5), [
     '2026-10-25T00:00:00.000Z',
     '2026-10-25T00:30:00.000Z',
@@ -93,7 +93,7 @@ test('slots that go on through all hours go on through the hour that comes twice
   ])
 })
 
-test('the 29th of February comes in leap years', () => {
+test('a slot on the 29th of February fires in leap years', () => {
   assert.deepEqual(slots('0 0 29 2 *', 'UTC', '2026-01-01T00:00Z', 2), [
     '2028-02-29T00:00:00.000Z',
     '2032-02-29T00:00:00.000Z',
@@ -105,7 +105,7 @@ test('the 29th of February comes in leap years', () => {
   ])
 })
 
-test('forwards, backwards, and from any moment on, the slots are the same', () => {
+test('the slots are the same when computed forwards, backwards, and from any moment', () => {
   const hour = 3_600_000
   const crons = [
     '30 2 * * *',

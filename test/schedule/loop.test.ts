@@ -1,4 +1,4 @@
-// Schedules fired beside workers: soon, without being asked, and not where they are switched off.
+// Schedules fire beside workers: soon, without a call, and not if they are switched off.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
@@ -30,7 +30,7 @@ test('beside a worker a slot is fired within a second, also one that another cli
   )
 })
 
-test('without a worker nothing fires until somebody sweeps', async () => {
+test('without a worker nothing fires until a sweep', async () => {
   await using world = await setup()
   await world.holdfast.schedule('tick', everySecond)
   await sleep(1_500)
@@ -38,7 +38,7 @@ test('without a worker nothing fires until somebody sweeps', async () => {
   assert.ok((await world.holdfast.sweep()).fired > 0)
 })
 
-test('HOLDFAST_DISABLE=schedule and { sweep: false } leave firing to others', async () => {
+test('HOLDFAST_DISABLE=schedule and { sweep: false } leave firing to other clients', async () => {
   await using world = await setup()
   const { holdfast, another } = world
   await holdfast.schedule('tick', everySecond)
@@ -57,7 +57,7 @@ test('HOLDFAST_DISABLE=schedule and { sweep: false } leave firing to others', as
   assert.ok(tick?.overdueSince)
 })
 
-test('a machine that slept for hours fires what its schedules say, within a second of waking', async () => {
+test('a machine that slept for hours fires missed slots by each schedule’s `missed` option, within a second of waking', async () => {
   const clock = new VirtualClock()
   await using holdfast = await open('sqlite::memory:', { clock, logger: false })
   const fired = listen(holdfast)
@@ -74,7 +74,7 @@ test('a machine that slept for hours fires what its schedules say, within a seco
   assert.deepEqual(seen.sort(), ['all', 'all', 'all', 'all', 'once'])
 })
 
-test('a clock that is set back while slots fire makes none of them fire again', async () => {
+test('slots do not fire again after the clock is set back', async () => {
   const clock = new VirtualClock()
   await using holdfast = await open('sqlite::memory:', { clock, logger: false })
   const fired = listen(holdfast)
@@ -90,12 +90,12 @@ test('a clock that is set back while slots fire makes none of them fire again', 
   )
 })
 
-test('a look at the schedules that fails is told once, goes on, and is told again when it fails anew', async () => {
+test('a failing look at the schedules is reported once, is repeated, and is reported again after a success', async () => {
   const answers = [new Error('no such table'), new Error('no such table'), null, new Error('disk'), closedError()]
-  const told: string[] = []
+  const reported: string[] = []
   const timers = new VirtualTimers()
   const events = new Events()
-  events.on('firing.failed', ({ error }) => told.push(error.message))
+  events.on('firing.failed', ({ error }) => reported.push(error.message))
   let looks = 0
   const fireDue = async () => {
     const error = answers[looks++] ?? null
@@ -109,10 +109,10 @@ test('a look at the schedules that fails is told once, goes on, and is told agai
     await sleep(0)
   }
   leave()
-  assert.deepEqual(told, ['no such table', 'disk'])
+  assert.deepEqual(reported, ['no such table', 'disk'])
 })
 
-test('a table that is gone is told by a worker that fires schedules, and its log says so', async () => {
+test('a worker that fires schedules reports a missing table, also in its log', async () => {
   await using world = await setup()
   const lines: string[] = []
   const holdfast = await world.another({ info() {}, warn() {}, error: (line) => void lines.push(line) })

@@ -1,4 +1,4 @@
-// Thousands of schedules cost what their slots cost. Croner's parser and search are counted; nothing here is timed.
+// Thousands of schedules cost only what their due slots cost. The tests count calls of Croner's parser and search, not time.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { Cron, CronPattern } from 'croner'
@@ -7,10 +7,10 @@ import { slotTimes } from '../../src/schedule/cron.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 
 const minute = 60_000
-/** More than are remembered as parsed. */
+/** More than the cache of parsed expressions holds. */
 const schedulesMany = 1_200
 
-test('a look at thousands of schedules, of which none is due, parses and reckons nothing', async () => {
+test('a look at thousands of schedules, none of them due, parses and computes nothing', async () => {
   await using world = await setup()
   const { holdfast } = world
   using counted = counting()
@@ -21,12 +21,12 @@ test('a look at thousands of schedules, of which none is due, parses and reckons
   assert.deepEqual([counted.parses, counted.searches], [0, 0])
 })
 
-test('a look at thousands of schedules parses and reckons for those that are due', async () => {
+test('a look at thousands of schedules parses and computes only for those that are due', async () => {
   await using world = await setup()
   const { holdfast } = world
   await holdfast.sweep()
   using counted = counting()
-  world.clock.advance(45 * minute) // before each is declared again, as once an hour
+  world.clock.advance(45 * minute) // before each is declared again, which happens once an hour
   const { fired, skipped } = await holdfast.sweep()
   const due = fired + skipped
   assert.ok(due >= 30 && due <= 100, `${due} were due`)
@@ -42,13 +42,13 @@ test('a list of thousands of schedules parses each of them once', async () => {
   assert.ok(counted.parses <= schedulesMany, `${counted.parses} parsed`)
 })
 
-test('an expression is counted once', () => {
+test('the parsing of an expression is counted once', () => {
   using counted = counting()
   new Cron('1 2 3 4 *', { timezone: 'UTC', paused: true })
   assert.equal(counted.parses, 1)
 })
 
-test('an expression in use stays parsed, however many others are asked for once', () => {
+test('an expression in use stays in the cache, however many others are used once', () => {
   slotTimes('7 7 7 7 *', 'UTC')
   using counted = counting()
   for (let i = 0; i < 3_000; i++) {
@@ -61,7 +61,7 @@ test('an expression in use stays parsed, however many others are asked for once'
   assert.ok(counted.parses <= 3_000)
 })
 
-/** Thousands of schedules, as one that was declared is stored. */
+/** Thousands of schedules, copied from the stored form of a declared one. */
 async function setup() {
   const clock = new VirtualClock(Date.parse('2030-01-01T12:30:30Z'))
   const holdfast = await open('sqlite::memory:', { clock, logger: false })
@@ -73,7 +73,7 @@ async function setup() {
   return { ...{ clock, holdfast }, [Symbol.asyncDispose]: () => holdfast.close() }
 }
 
-/** As many different ones as anybody wants. */
+/** A different expression for each number. */
 function cronOf(i: number): string {
   return `${i % 60} ${Math.floor(i / 60) % 24} ${1 + (Math.floor(i / 1_440) % 28)} * *`
 }
@@ -87,7 +87,7 @@ function counting() {
   const counted = {
     parses: 0,
     searches: 0,
-    /** Parsed while it was paused. */
+    /** Parses while the count was paused. */
     paused: 0,
     isPaused: false,
     begin() {

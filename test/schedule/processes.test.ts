@@ -1,5 +1,5 @@
-// Ten processes on one store fire every second's slot exactly once, while some of them are killed at moments that are drawn:
-// for a few seconds, and for a whole minute with HOLDFAST_TEST_LONG=1.
+// Ten processes on one store fire every second's slot exactly once, while some of them are killed at random moments: for a few
+// seconds, and for a whole minute with HOLDFAST_TEST_LONG=1.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import test, { type TestContext } from 'node:test'
@@ -15,12 +15,12 @@ import { isLong } from '../support/system.ts'
 const processes = 10
 const runMs = isLong ? 60_000 : 4_000
 
-test('ten processes on one file fire each slot once, whoever of them is killed', async (t) => {
+test('ten processes on one file fire each slot once, although some of them are killed', async (t) => {
   await using scratch = await scratchDirectory()
   await fireTogether(`sqlite:${join(scratch.path, 'jobs.db')}`, t)
 })
 
-test('ten processes on one server fire each slot once, whoever of them is killed', async (t) => {
+test('ten processes on one server fire each slot once, although some of them are killed', async (t) => {
   await using database = await testDatabase()
   await fireTogether(database.url, t)
 })
@@ -68,5 +68,5 @@ async function judge(holdfast: Holdfast, t: TestContext): Promise<void> {
   )
   const [median, worst] = [0.5, 1].map((share) => late.sort((a, b) => a - b)[Math.ceil(late.length * share) - 1])
   t.diagnostic(`${jobs.length} slots; late by ${median} ms, at most ${worst} ms`)
-  assert.ok(first - (tick?.createdAt.getTime() ?? 0) <= 1_000, 'from the first on')
+  assert.ok(first - (tick?.createdAt.getTime() ?? 0) <= 1_000, 'from the first slot on')
 }

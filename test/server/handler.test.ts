@@ -15,7 +15,7 @@ async function setup(basePath?: string) {
   return { holdfast, handler, get, [Symbol.asyncDispose]: () => holdfast.close() }
 }
 
-test('queues and jobs are read as the client reads them', async () => {
+test('queues and jobs are the same as in the client', async () => {
   await using world = await setup()
   const { id } = await world.holdfast.queue('mail').enqueue({ to: 'a' })
   const queues = await world.get('/api/queues')
@@ -26,7 +26,7 @@ test('queues and jobs are read as the client reads them', async () => {
   assert.partialDeepStrictEqual(job, { status: 200, body: { payload: { to: 'a' } } })
 })
 
-test('a mistake gets the status and the code that say which', async () => {
+test('a wrong request gets the matching status and code', async () => {
   await using world = await setup()
   const cases: [path: string, method: string, status: number, code: string | undefined][] = [
     ['/api/jobs?state=lost', 'GET', 400, 'INVALID_OPTION'],
@@ -44,7 +44,7 @@ test('a mistake gets the status and the code that say which', async () => {
   }
 })
 
-test('it is live while the process answers, and ready while the store does', async () => {
+test('it is live while the process answers, and ready while the store answers', async () => {
   await using world = await setup('/ops/')
   const well = { ready: true, parts: { store: { ok: true } } }
   assert.deepEqual(await world.get('/ops/health/ready'), { status: 200, body: well })
@@ -57,7 +57,7 @@ test('it is live while the process answers, and ready while the store does', asy
   assert.equal((await world.get('/ops/health/else')).status, 404)
 })
 
-test('it answers through a plain node server', async () => {
+test('it works in a plain Node server', async () => {
   await using world = await setup()
   await world.holdfast.queue('mail').enqueue(1)
   const server = createServer(async (request, response) => {

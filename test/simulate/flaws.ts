@@ -1,4 +1,4 @@
-// Stores and workers that break one promise each. A judge that lets one of them pass is no judge.
+// Stores and workers that break one promise each. The judge must catch every one of them.
 
 import type { Waiters } from '../../src/client/waiters.ts'
 import type { SettleRequest, Store } from '../../src/store/store.ts'
@@ -9,17 +9,20 @@ import { faults as crashFaults } from '../torture/faults.ts'
 import type { Flaw } from './simulate.ts'
 
 export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> = {
-  'a settle that ignores the fence': ['only who holds a job settles it', ofModel('a settle that ignores the fence')],
-  'a renew that ignores the fence': ['only who holds a job renews it', ofModel('a renew that ignores the fence')],
-  'a claim that hands the same jobs to two who ask at once': [
+  'a settle that ignores the fence': [
+    'only the holder of a job settles it',
+    ofModel('a settle that ignores the fence'),
+  ],
+  'a renew that ignores the fence': ['only the holder of a job renews it', ofModel('a renew that ignores the fence')],
+  'a claim that returns the same jobs to two callers': [
     'a job has one holder at a time',
-    ofModel('a claim that hands the same jobs to two who ask at once'),
+    ofModel('a claim that returns the same jobs to two callers'),
   ],
   'a sweep that forgets the attempt cap': [
     'attempts add up and stay below the cap',
     ofModel('a sweep that forgets the attempt cap'),
   ],
-  'a claim of paused queues': ['a paused queue hands out nothing', { store: unpaused }],
+  'a claim of paused queues': ['a claim gets nothing from a paused queue', { store: unpaused }],
   'a store that forgets the limit of a queue': [
     'limits hold at every moment',
     ofModel('a store that forgets the limit of a queue'),
@@ -29,17 +32,17 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     ofModel('a store that forgets the limit of a key'),
   ],
   'a pause that lets items start': ['a paused batch starts nothing', ofModel('a pause that lets items start')],
-  'a completion that is told twice': ['a completion is told once a round', ofModel('a completion that is told twice')],
+  'a completion that is enqueued twice': ['a round has one completion', ofModel('a completion that is enqueued twice')],
   'counts that forget the dead': ['a batch counts its items', ofModel('counts that forget the dead')],
   ...Object.fromEntries(
     [
-      'an answered enqueue that is not there',
-      'an enqueue that lands twice',
-      'an answered settlement that never landed',
+      'an answered enqueue that is not stored',
+      'an enqueue that is stored twice',
+      'an answered settlement that was never stored',
       'an effect that is applied although its settlement was lost',
       'effects of which a part is missing',
       'effects of a settlement that failed',
-      'a death that nobody is told of',
+      'a death without a notice',
       'a count that is off by one',
     ].map((name) => {
       const [promise, store] = crashFaults[name] as (typeof crashFaults)[string]
@@ -47,19 +50,19 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     }),
   ),
 
-  'a heartbeat that stops early': ['a job in good hands is not taken away', { wire: idleRenewals }],
-  'a worker that does not hear that a job is lost': ['who has lost a job is told to stop', { wire: gladRenewals }],
-  'a worker that does not hear of a cancel': ['who is to be cancelled is told', { wire: deafToCancels }],
-  'a settlement that is answered before it lands': ['what is told has happened', { wire: hastySettles }],
-  'an enqueue that is answered before it lands': [
-    'every answered enqueue is there once, every other at most once, one rolled back never',
-    { wire: hastyEnqueues },
+  'a heartbeat that stops early': ['a healthy worker keeps its leases', { wire: skipRenewals }],
+  'a worker that does not see that a lease is lost': ['a run whose lease is lost is aborted', { wire: ignoreLost }],
+  'a worker that does not see a cancel request': ['a run of a cancelled job is aborted', { wire: ignoreCancels }],
+  'a settlement that is answered before it commits': ['every event has happened', { wire: settleEarly }],
+  'an enqueue that is answered before it commits': [
+    'every answered enqueue is stored once, every other at most once, one rolled back never',
+    { wire: enqueueEarly },
   ],
-  'a settlement that is not sent again': ['who survives is well', { wire: onlyOnce }],
-  'a worker that never sweeps': ['what fell off comes back', { wire: withoutSweeps }],
-  'a worker that only looks when it is woken': ['nothing that is ready hides', { makeLoop: onlyWoken }],
+  'a settlement that is not sent again': ['a surviving worker is healthy', { wire: onlyOnce }],
+  'a worker that never sweeps': ['lost jobs come back', { wire: withoutSweeps }],
+  'a worker that only looks when it is woken': ['no ready job is hidden', { makeLoop: onlyWoken }],
   'a slot that fires beside its cursor': ['a slot fires once', { store: fireAnyway }],
-  'a change that is not told': ['every change is told', { store: forgetChanges }],
+  'a change that no watcher gets': ['watchers get every change', { store: forgetChanges }],
 }
 
 function ofModel(name: string): Flaw {
@@ -78,13 +81,13 @@ function unpaused(store: Store): Partial<Store> {
   }
 }
 
-function idleRenewals(): Partial<Store> {
+function skipRenewals(): Partial<Store> {
   return {
     renew: async (requests) => requests.map(() => ({ expiresAt: Number.MAX_SAFE_INTEGER, cancelRequested: false })),
   }
 }
 
-function gladRenewals(store: Store): Partial<Store> {
+function ignoreLost(store: Store): Partial<Store> {
   return {
     renew: async (requests) =>
       (await store.renew(requests)).map((answer) =>
@@ -93,7 +96,7 @@ function gladRenewals(store: Store): Partial<Store> {
   }
 }
 
-function deafToCancels(store: Store): Partial<Store> {
+function ignoreCancels(store: Store): Partial<Store> {
   return {
     cancelRequested: async (holds) => holds.map(() => false),
     renew: async (requests) =>
@@ -103,7 +106,7 @@ function deafToCancels(store: Store): Partial<Store> {
   }
 }
 
-function hastySettles(store: Store): Partial<Store> {
+function settleEarly(store: Store): Partial<Store> {
   const stateOf = ({ settlement: { as } }: SettleRequest) =>
     as === 'done' || as === 'dead' || as === 'cancelled' ? as : 'ready'
   return {
@@ -114,7 +117,7 @@ function hastySettles(store: Store): Partial<Store> {
   }
 }
 
-function hastyEnqueues(store: Store): Partial<Store> {
+function enqueueEarly(store: Store): Partial<Store> {
   return {
     enqueue: async (requests) => {
       store.enqueue(requests).catch(() => undefined)
@@ -123,20 +126,20 @@ function hastyEnqueues(store: Store): Partial<Store> {
   }
 }
 
-/** What fails once is never answered. */
+/** A call that fails once is never answered. */
 function onlyOnce(store: Store): Partial<Store> {
   return { settle: (requests, token) => store.settle(requests, token).catch(() => new Promise(() => {})) }
 }
 
 function withoutSweeps(): Partial<Store> {
   const counts = { rescued: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0 }
-  const nothing = { ...counts, lapsed: [], more: false, nextDueAt: null, now: 0 }
+  const nothing = { ...counts, expired: [], more: false, nextDueAt: null, now: 0 }
   return { sweep: async () => nothing }
 }
 
 /** Sleeps until it is woken, however long that takes. */
 function onlyWoken(context: ClaimLoopContext, halt: AbortSignal): WorkerLoop {
-  const patient = new Proxy(context.waiters, {
+  const withoutBackstop = new Proxy(context.waiters, {
     get: (waiters: Waiters, name) => {
       if (name !== 'join') return bound(waiters, name)
       return (queues: readonly string[] | null) => {
@@ -148,7 +151,7 @@ function onlyWoken(context: ClaimLoopContext, halt: AbortSignal): WorkerLoop {
     },
   })
   const shares = (context.queues ?? []).map((name) => ({ name, weight: 1, limit: 100 }))
-  return new ClaimLoop({ ...context, waiters: patient }, new Turns(shares), halt)
+  return new ClaimLoop({ ...context, waiters: withoutBackstop }, new Turns(shares), halt)
 }
 
 function bound(target: object, name: string | symbol): unknown {

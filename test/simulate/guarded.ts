@@ -10,10 +10,10 @@ interface Guarded {
   readonly tenant: string
 }
 
-const forEver = { done: Number.POSITIVE_INFINITY, dead: Number.POSITIVE_INFINITY }
-const behaviour = { attempts: 4, backoff: { base: 20, factor: 1 }, retain: forEver }
+const keepAll = { done: Number.POSITIVE_INFINITY, dead: Number.POSITIVE_INFINITY }
+const behaviour = { attempts: 4, backoff: { base: 20, factor: 1 }, retain: keepAll }
 
-/** How many run at once, and start within some time; of one tenant one at a time. */
+/** How many jobs run at once and start in a time window; of one tenant one at a time. */
 export const queueLimit = { concurrency: 2, count: 8, windowMs: 400 }
 export const tenantLimit = { concurrency: 1 }
 export const batchLimit = 2
@@ -27,14 +27,14 @@ export const tenants = defineQueue<Guarded>('tenants', {
   ...behaviour,
   limit: { key: ({ tenant }) => tenant, ...tenantLimit },
 })
-/** Where only the batch limits. */
+/** A queue without a limit of its own: only the batch limits its jobs. */
 export const plenty = defineQueue<Guarded>('plenty', behaviour)
 export const completions = defineQueue('completions', { ...behaviour, attempts: 1_000 })
 
 export const guardedQueues = [guarded, tenants, plenty, completions] as const
 export const guardedNames: ReadonlySet<string> = new Set(guardedQueues.map(({ name }) => name))
 
-/** None that plain jobs have: which of both comes first is left to chance, and a seed must make the same run again. */
+/** A priority that plain jobs do not have: the order between both would be random, and a seed must repeat its run. */
 const itemPriority = 7
 const tenantNames = ['a', 'b', 'c'] as const
 
@@ -62,19 +62,19 @@ export async function submitBatch({ holdfast, random }: World, label: string): P
   )
 }
 
-const steerings = { pause: 4, resume: 3, cancel: 2, retryFailed: 4, close: 1 } as const
+const batchActions = { pause: 4, resume: 3, cancel: 2, retryFailed: 4, close: 1 } as const
 
-/** One at random, whatever state it is in: what comes too late is refused. */
+/** A random action on a random batch, whatever its state: an action that comes too late is refused. */
 export async function controlBatch({ holdfast, random }: World): Promise<void> {
   const { batches } = await holdfast.batches({ limit: 10 })
-  const as = random.weighted(steerings)
+  const as = random.weighted(batchActions)
   if (batches.length === 0) return
   const batch = await holdfast.getBatch(random.pick(batches).id)
   await batch?.[as]()
 }
 
-/** Nobody steers any more: what is paused goes on, and what was left open is closed. */
-export async function letGo(holdfast: Holdfast): Promise<void> {
+/** Resumes every paused batch, and closes every open one. */
+export async function resumeBatches(holdfast: Holdfast): Promise<void> {
   const { batches } = await holdfast.batches({ limit: 1_000 })
   for (const { id, state, isOpen } of batches) {
     const batch = await holdfast.getBatch(id)
@@ -83,12 +83,12 @@ export async function letGo(holdfast: Holdfast): Promise<void> {
   }
 }
 
-/** Counts are a recount, all are finished, and each round was told once. */
+/** Counts equal a recount, all batches are finished, and each round enqueued one completion. */
 export async function judgeBatches(holdfast: Holdfast): Promise<Violation[]> {
   const found: Violation[] = []
   const accuse = (promise: string, what: string) => found.push({ promise, what })
   const { jobs } = await holdfast.jobs({ queue: completions.name, limit: 1_000 })
-  const told = jobs.map(({ payload }) => payload as { batchId: string; round: number })
+  const payloads = jobs.map(({ payload }) => payload as { batchId: string; round: number })
   for (const progress of (await holdfast.batches({ limit: 1_000 })).batches) {
     const { id, round, finishedAt, done, dead, cancelled, waiting, running } = progress
     const batch = await holdfast.getBatch(id)
@@ -99,10 +99,10 @@ export async function judgeBatches(holdfast: Holdfast): Promise<Violation[]> {
     const recounted = { ...recount, cancelled: count('cancelled') }
     if (JSON.stringify(counts) !== JSON.stringify(recounted))
       accuse('a batch counts its items', `${id} says ${JSON.stringify(counts)} of ${JSON.stringify(recounted)}`)
-    if (finishedAt === null) accuse('a batch comes to its end', `${id} is ${progress.state}`)
+    if (finishedAt === null) accuse('every batch finishes', `${id} is ${progress.state}`)
     for (let each = 1; each <= round; each++) {
-      const times = told.filter((completion) => completion.batchId === id && completion.round === each).length
-      if (times !== 1) accuse('a completion is told once a round', `round ${each} of ${id} was told ${times} times`)
+      const times = payloads.filter((completion) => completion.batchId === id && completion.round === each).length
+      if (times !== 1) accuse('a round has one completion', `round ${each} of ${id} enqueued ${times} completions`)
     }
   }
   return found

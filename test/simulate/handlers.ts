@@ -1,5 +1,5 @@
-// What jobs do in a simulation: end at once or after a while, in every way there is, heed their signal, ignore it, or never
-// ask for it.
+// What jobs do in a simulation. They end at once or after a while, in every possible way. They follow their signal, ignore it, or
+// never read it.
 
 import { Permanent } from '../../src/lease/permanent.ts'
 import { RetryLater } from '../../src/lease/retry-later.ts'
@@ -7,7 +7,7 @@ import type { Effects } from '../../src/queue/effects.ts'
 import { pause, type Timers } from '../../src/runtime/clock.ts'
 import type { Job } from '../../src/worker/job.ts'
 import type { Random } from '../torture/random.ts'
-import { after, anchor, effectKey, work } from '../torture/world.ts'
+import { after, effectKey, reservedJob, work } from '../torture/world.ts'
 import { guardedNames } from './guarded.ts'
 import type { Running } from './lease-checker.ts'
 import { leaseMs, timeoutMs, unwindMs } from './plan.ts'
@@ -15,14 +15,14 @@ import { leaseMs, timeoutMs, unwindMs } from './plan.ts'
 export interface HandlerScene {
   readonly timers: Timers
   readonly random: Random
-  /** Nothing goes wrong any more, and jobs come to their end. */
+  /** No more faults come, and every job ends. */
   readonly isCalm: () => boolean
   /** A handler begins. */
   readonly began: (run: Running) => void
-  /** This job kills whoever runs it. */
+  /** This job kills the process that runs it. */
   readonly isPoison: (job: Job) => boolean
   readonly die: () => void
-  /** Names what this run leaves behind. */
+  /** A unique name for the effects of this run. */
   readonly tag: () => string
 }
 
@@ -36,9 +36,9 @@ const fates = {
   release: 5,
   snooze: 6,
   extends: 3,
-  /** Until it is told to stop, and then at once. */
+  /** Waits for its signal, and then ends at once. */
   hangs: 3,
-  /** Goes on although it was told to stop. */
+  /** Goes on although its signal aborted. */
   ignores: 2,
 } as const
 
@@ -50,15 +50,15 @@ export async function handle(scene: HandlerScene, job: Job): Promise<unknown> {
   scene.began(run)
   if (scene.isPoison(job)) scene.die()
   try {
-    if (!scene.isCalm() && job.queue === work.name) return await meetFate(scene, job, run)
-    if (!scene.isCalm() && guardedNames.has(job.queue)) return await meetGuarded(scene, job)
+    if (!scene.isCalm() && job.queue === work.name) return await endByFate(scene, job, run)
+    if (!scene.isCalm() && guardedNames.has(job.queue)) return await endGuarded(scene, job)
     return await pause(timers, random.between(0, 5))
   } finally {
     run.endedAt = timers.now()
   }
 }
 
-async function meetFate(scene: HandlerScene, job: Job, run: Running): Promise<unknown> {
+async function endByFate(scene: HandlerScene, job: Job, run: Running): Promise<unknown> {
   const { timers, random } = scene
   const fate = random.weighted(fates)
   if (random.chance(0.7)) listen(job, run, timers)
@@ -69,13 +69,13 @@ async function meetFate(scene: HandlerScene, job: Job, run: Running): Promise<un
       return random.chance(0.4) ? scene.tag() : undefined
     case 'effects':
     case 'doomed':
-      return leaveTraces(scene, job, fate === 'doomed')
+      return stageEffects(scene, job, fate === 'doomed')
     case 'throws':
       throw new Error('once more')
     case 'later':
       throw new RetryLater('later', { delay: random.below(300) })
     case 'permanent':
-      throw new Permanent('given up', random.chance(0.5) ? { effects: traces(scene.tag()) } : {})
+      throw new Permanent('given up', random.chance(0.5) ? { effects: effectsOf(scene.tag()) } : {})
     case 'release':
       return job.release()
     case 'snooze':
@@ -94,8 +94,8 @@ async function meetFate(scene: HandlerScene, job: Job, run: Running): Promise<un
   }
 }
 
-/** Ends, fails or is put off after a while; what it leaves behind is counted. */
-async function meetGuarded(scene: HandlerScene, job: Job): Promise<unknown> {
+/** Ends, fails or is put off after a while; its costs are counted. */
+async function endGuarded(scene: HandlerScene, job: Job): Promise<unknown> {
   const { random } = scene
   await take(scene, job, durationOf(random))
   job.cost('tokens', 1)
@@ -105,7 +105,7 @@ async function meetGuarded(scene: HandlerScene, job: Job): Promise<unknown> {
   return job.outcome(random.pick(['saved', 'duplicate']), null)
 }
 
-/** From now on it knows when it is told to stop. */
+/** Records when the signal aborts. */
 function listen(job: Job, run: Running, timers: Timers): void {
   const note = () => {
     run.abortedAt ??= timers.now()
@@ -114,11 +114,11 @@ function listen(job: Job, run: Running, timers: Timers): void {
   else job.signal.addEventListener('abort', note, { once: true })
 }
 
-/** Half of them give up early when they are told to. */
+/** Half of the handlers end early when their signal aborts. */
 async function take({ timers, random }: HandlerScene, job: Job, ms: number): Promise<void> {
-  const heeds = random.chance(0.5)
-  await pause(timers, ms, heeds ? job.signal : undefined)
-  if (heeds) job.signal.throwIfAborted()
+  const follows = random.chance(0.5)
+  await pause(timers, ms, follows ? job.signal : undefined)
+  if (follows) job.signal.throwIfAborted()
 }
 
 function durationOf(random: Random): number {
@@ -134,19 +134,19 @@ function durationOf(random: Random): number {
   }
 }
 
-/** What a death leaves behind. */
-function traces(tag: string): Effects {
+/** The effects of a permanent failure. */
+function effectsOf(tag: string): Effects {
   return {
     put: [{ key: effectKey(tag), value: tag }],
     enqueue: [{ queue: after, payload: { label: tag, kind: 'after' } }],
   }
 }
 
-/** By the same names as those that crashes are judged by. */
-function leaveTraces(scene: HandlerScene, job: Job, doomed: boolean): string {
+/** With the same names as in the torture run, whose judge reads them. */
+function stageEffects(scene: HandlerScene, job: Job, doomed: boolean): string {
   const tag = scene.tag()
   job.effects.put(effectKey(tag), tag)
   job.effects.enqueue(after, { label: tag, kind: 'after' })
-  if (doomed) job.effects.enqueue(work, { label: `doomed ${tag}`, kind: 'plain' }, { id: anchor.id as string })
+  if (doomed) job.effects.enqueue(work, { label: `doomed ${tag}`, kind: 'plain' }, { id: reservedJob.id as string })
   return tag
 }

@@ -1,4 +1,4 @@
-// The judge judged: each flaw breaks its promise within some runs, and what shows it is made short.
+// A test of the judge: each flaw breaks its promise within a number of runs, and the run that shows it is shortened.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { flaws } from './flaws.ts'
@@ -14,16 +14,16 @@ for (const [name, [promise, flaw]] of Object.entries(flaws)) {
       const { violations } = await simulate(planOf(seed), flaw)
       if (violations.some((violation) => violation.promise === promise)) return
     }
-    assert.fail(`${runsMax} runs spoke for it: ${promise}`)
+    assert.fail(`${runsMax} runs did not break the promise: ${promise}`)
   })
 }
 
-test('what breaks a promise is made shorter, and still breaks it', async () => {
+test('a run that breaks a promise is shortened, and still breaks it', async () => {
   const [promise, flaw] = flaws['a settlement that is not sent again'] as (typeof flaws)[string]
   const finding = await search({ seed: 1, goesOn: (runs) => runs < runsMax, flaw })
   assert.ok(finding)
   const { outcome, shortest } = finding
   const sizeOf = ({ plan }: typeof outcome) => plan.faults.length + plan.deeds.length
   assert.ok(shortest.violations.some((violation) => violation.promise === promise))
-  assert.ok(sizeOf(shortest) < sizeOf(outcome) / 2, `${sizeOf(outcome)} parts were made ${sizeOf(shortest)}`)
+  assert.ok(sizeOf(shortest) < sizeOf(outcome) / 2, `${sizeOf(outcome)} parts were shortened to ${sizeOf(shortest)}`)
 })

@@ -1,5 +1,5 @@
-// The verdict on a run: what was seen on the way, what crashes are judged by, the slots of the schedule, and what watchers
-// were told.
+// The verdict on a run: by the judge of the torture run, by the slots of the schedule, and by the changes that watchers
+// received.
 
 import type { JobInfo } from '../../src/client/job-info.ts'
 import { type Findings, judge, type Promised } from '../torture/judge.ts'
@@ -17,25 +17,25 @@ export interface RunFindings {
   readonly missed: Plan['missed']
   readonly declaredAt: number
   readonly unscheduledAt: number
-  /** How what watchers were told differs from what is. */
-  readonly untold: string | null
+  /** How the changes that watchers received differ from the store; null if they do not. */
+  readonly unreported: string | null
 }
 
-/** Judged there by when answers were heard, which may be in another order here; the checker sees calls land. */
-const seenLanding: ReadonlySet<Promised> = new Set<Promised>([
+/** The torture run judges these by when answers arrived, which may be in another order here. The checker sees calls commit. */
+const judgedByChecker: ReadonlySet<Promised> = new Set<Promised>([
   'a job has one holder at a time, and a fence one claim',
-  'a paused queue hands out nothing',
+  'a claim gets nothing from a paused queue',
 ])
 
-/** A slot fires so much later at most while somebody is there. */
+/** A slot fires at most this much late while a process is there. */
 const lateMaxMs = 1_500
 
 export function judgeRun(run: RunFindings): Violation[] {
   const broken = [...judge(run.findings)].flatMap(([promise, { faults }]) =>
-    seenLanding.has(promise) ? [] : faults.map((what) => ({ promise, what })),
+    judgedByChecker.has(promise) ? [] : faults.map((what) => ({ promise, what })),
   )
-  const told = run.untold === null ? [] : [{ promise: 'every change is told', what: run.untold }]
-  return [...broken, ...judgeSlots(run), ...told]
+  const changes = run.unreported === null ? [] : [{ promise: 'watchers get every change', what: run.unreported }]
+  return [...broken, ...judgeSlots(run), ...changes]
 }
 
 function judgeSlots({ slots, missed, declaredAt, unscheduledAt }: RunFindings): Violation[] {

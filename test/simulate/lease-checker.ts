@@ -1,6 +1,6 @@
-// Sees every call land, and so knows at every moment who holds which job, until when, and which queues are paused. What
-// contradicts that is a broken promise, and so is a worker in good health that lets a lease run out, or goes on with a job
-// that it has lost or that somebody wants cancelled.
+// Sees every call when it commits. So it knows at every moment which process holds which job, until when, and which queues are
+// paused. A contradiction is a broken promise. So is a healthy worker that lets a lease run out, or goes on with a job that it
+// has lost or that was cancelled.
 
 import { isRefused, type Refused } from '../../src/errors.ts'
 import type { BatchRecord } from '../../src/job/batch.ts'
@@ -20,18 +20,18 @@ import type { Call, Caller, Observer } from './network.ts'
 import { leaseMs } from './plan.ts'
 import type { Timeline } from './timeline.ts'
 
-/** A handler at work, as it sees itself. */
+/** A run of a handler, as the handler records it. */
 export interface Running {
   readonly id: string
   readonly startedAt: number
   endedAt: number | null
-  /** It was told to stop, or left behind. */
+  /** Its signal aborted, or it was abandoned. */
   abortedAt: number | null
 }
 
-/** Whom the checker watches. */
+/** A process that the checker watches. */
 export interface Watched extends Caller {
-  /** Since when nothing has kept it from doing what it should. */
+  /** No fault has affected it since this time. */
   readonly calmSince: number
   readonly isEnding: boolean
   readonly runs: readonly Running[]
@@ -44,13 +44,13 @@ interface Hold {
   readonly queue: string
   readonly batch: string | null
   readonly tenant: string | null
-  /** It was a worker that claimed, which renews; else somebody by hand. */
+  /** A worker claimed it, and renews it; otherwise it was claimed by hand. */
   readonly isWorkers: boolean
   grantedAt: number
   expiresAt: number
 }
 
-/** What a worker has beyond its own pauses, for calls to come and go. */
+/** The time for calls and their answers, in addition to the pauses of a worker. */
 const slackMs = 400
 const cancelCheckMs = 1_000
 
@@ -64,8 +64,8 @@ export class LeaseChecker implements Observer {
   readonly #stopped = new Set<string>()
   /** When jobs of the queue with a rate have started, by the store's clock. */
   readonly #starts: number[] = []
-  /** How often each job was settled, less how often that was told. */
-  readonly #untold = new Map<string, number>()
+  /** How often each job was settled, minus how often an event said so. */
+  readonly #unreported = new Map<string, number>()
 
   constructor(timeline: Timeline, accuse: (promise: string, what: string) => void) {
     this.#timeline = timeline
@@ -74,16 +74,16 @@ export class LeaseChecker implements Observer {
 
   sent(): void {}
 
-  heard(): void {}
+  answered(): void {}
 
-  landed({ caller, verb, args }: Call, answer: unknown): void {
+  committed({ caller, verb, args }: Call, answer: unknown): void {
     const [requests] = args
     if (verb === 'claim') this.#claimed(caller as Watched, requests as ClaimRequest, answer as ClaimedJob[])
     else if (verb === 'renew') this.#renewed(requests as RenewRequest[], answer as RenewAnswer[])
     else if (verb === 'settle') this.#settled(caller, requests as SettleRequest[], answer as SettleAnswer[])
     else if (verb === 'sweep') this.#swept(answer as SweepReport)
     else if (verb === 'cancel') this.#cancelled(requests as CancelRequest[], answer as CancelAnswer[])
-    else if (verb === 'controlBatch') this.#steered(answer as BatchRecord | Refused)
+    else if (verb === 'controlBatch') this.#controlled(answer as BatchRecord | Refused)
     else if (verb === 'pause') this.pause(args[0] as string, args[1] as boolean)
   }
 
@@ -92,20 +92,21 @@ export class LeaseChecker implements Observer {
     else this.#paused.delete(queue)
   }
 
-  /** A process tells its listeners what became of a job. */
-  told(process: string, id: string): void {
-    const left = (this.#untold.get(id) ?? 0) - 1
-    if (left < 0) this.#accuse('what is told has happened', `${process} tells of ${id}, which was not settled`)
-    this.#untold.set(id, left)
+  /** A process has emitted how a job was settled. */
+  reported(process: string, id: string): void {
+    const left = (this.#unreported.get(id) ?? 0) - 1
+    if (left < 0) this.#accuse('every event has happened', `${process} emits the end of ${id}, which was not settled`)
+    this.#unreported.set(id, left)
   }
 
   #claimed(holder: Watched, { worker }: ClaimRequest, jobs: readonly ClaimedJob[]): void {
     for (const job of jobs) {
       const { id, fence, queue, attempt, maxAttempts, expiresAt, batch } = job
       const before = this.#holds.get(id)
-      if (before) this.#accuse('a job has one holder at a time', `${id} is handed out, held by ${before.holder.name}`)
-      if (this.#fences.has(fence)) this.#accuse('a fence names one hold', `the fence of ${id} was given out before`)
-      if (this.#paused.has(queue)) this.#accuse('a paused queue hands out nothing', `${id} of ${queue}`)
+      if (before)
+        this.#accuse('a job has one holder at a time', `${id} is claimed while ${before.holder.name} holds it`)
+      if (this.#fences.has(fence)) this.#accuse('a fence names one claim', `the fence of ${id} was used before`)
+      if (this.#paused.has(queue)) this.#accuse('a claim gets nothing from a paused queue', `${id} of ${queue}`)
       if (attempt > maxAttempts)
         this.#accuse('attempts stay below the cap', `${id} is claimed for the ${attempt}th time`)
       this.#fences.add(fence)
@@ -117,13 +118,13 @@ export class LeaseChecker implements Observer {
     }
   }
 
-  #steered(batch: BatchRecord | Refused): void {
+  #controlled(batch: BatchRecord | Refused): void {
     if (isRefused(batch)) return
     if (batch.state === 'paused' || batch.state === 'cancelled') this.#stopped.add(batch.id)
     else this.#stopped.delete(batch.id)
   }
 
-  /** Of the jobs that are held now, no more than any limit allows; and no more have started than a rate does. */
+  /** No more jobs run than each limit allows, and no more have started than a rate allows. */
   #checkLimits({ queue, payload, batch }: ClaimedJob): void {
     const holds = [...this.#holds.values()]
     const accuse = (what: string) => this.#accuse('limits hold at every moment', what)
@@ -153,8 +154,8 @@ export class LeaseChecker implements Observer {
       if (isRefused(answer)) return
       if ((answer === 'lost') === (hold !== null))
         this.#accuse(
-          'only who holds a job renews it',
-          `the renewal of ${id} is ${answer === 'lost' ? 'lost' : 'taken'}`,
+          'only the holder of a job renews it',
+          `the renewal of ${id} is ${answer === 'lost' ? 'lost' : 'accepted'}`,
         )
       if (hold && answer !== 'lost') {
         hold.grantedAt = this.#timeline.now
@@ -169,37 +170,38 @@ export class LeaseChecker implements Observer {
       if (isRefused(answer)) return
       const hold = this.#current(id, fence)
       if (answer === 'lost') {
-        if (hold) this.#accuse('who holds a job settles it', `${caller.name} holds ${id} and is told that it is lost`)
+        if (hold)
+          this.#accuse('the holder of a job can settle it', `${caller.name} holds ${id} and gets the answer lost`)
         return
       }
-      if (!hold) this.#accuse('only who holds a job settles it', `${caller.name} settled ${id} as ${settlement.as}`)
+      if (!hold) this.#accuse('only the holder of a job settles it', `${caller.name} settled ${id} as ${settlement.as}`)
       this.#holds.delete(id)
-      this.#untold.set(id, (this.#untold.get(id) ?? 0) + 1)
+      this.#unreported.set(id, (this.#unreported.get(id) ?? 0) + 1)
     })
   }
 
-  #swept({ lapsed }: SweepReport): void {
-    for (const { id } of lapsed) {
+  #swept({ expired }: SweepReport): void {
+    for (const { id } of expired) {
       const hold = this.#holds.get(id)
       this.#holds.delete(id)
       if (!hold) {
-        this.#accuse('only expired leases are taken back', `${id} is taken back from nobody`)
+        this.#accuse('only jobs with expired leases are rescued', `${id} is rescued although it was not held`)
         continue
       }
       if (hold.expiresAt > this.#timeline.clock)
         this.#accuse(
-          'only expired leases are taken back',
-          `${id} is taken back ${hold.expiresAt - this.#timeline.clock} ms early`,
+          'only jobs with expired leases are rescued',
+          `${id} is rescued ${hold.expiresAt - this.#timeline.clock} ms early`,
         )
       if (hold.isWorkers) this.#lost(hold)
     }
   }
 
-  /** Its worker should have renewed it; where something kept it from that, it must hear of the loss soon after. */
+  /** Its worker should have renewed it. If a fault prevented that, the run must be aborted soon after. */
   #lost({ id, holder, grantedAt }: Hold): void {
     if (!holder.isDead && !holder.isEnding && holder.calmSince <= grantedAt)
-      this.#accuse('a job in good hands is not taken away', `${holder.name} let the lease of ${id} run out`)
-    this.#expectAbort('who has lost a job is told to stop', id, holder, leaseMs / 3 + slackMs)
+      this.#accuse('a healthy worker keeps its leases', `${holder.name} let the lease of ${id} run out`)
+    this.#expectAbort('a run whose lease is lost is aborted', id, holder, leaseMs / 3 + slackMs)
   }
 
   #cancelled(requests: readonly CancelRequest[], answers: readonly CancelAnswer[]): void {
@@ -207,20 +209,21 @@ export class LeaseChecker implements Observer {
       const answer = answers[i] as CancelAnswer
       const hold = this.#holds.get(id)
       if (isRefused(answer) || answer.status !== 'requested' || !hold?.isWorkers) return
-      this.#expectAbort('who is to be cancelled is told', id, hold.holder, cancelCheckMs + slackMs)
+      this.#expectAbort('a run of a cancelled job is aborted', id, hold.holder, cancelCheckMs + slackMs)
     })
   }
 
-  /** Its handler runs no longer, or was told to stop, once its process could for so long. */
+  /** The handler must have ended or been aborted once its process has run without a fault for this time. */
   #expectAbort(promise: string, id: string, holder: Watched, withinMs: number): void {
     const since = this.#timeline.now
     const check = () => {
       const dueAt = Math.max(since, holder.calmSince) + withinMs
       if (dueAt > this.#timeline.now) return void this.#timeline.after(dueAt - this.#timeline.now, holder, check)
-      const deaf = holder.runs.find(
+      const missed = holder.runs.find(
         (run) => run.id === id && run.startedAt <= since && run.endedAt === null && run.abortedAt === null,
       )
-      if (deaf) this.#accuse(promise, `${holder.name} runs ${id} since ${deaf.startedAt.toFixed(0)} and was not told`)
+      if (missed)
+        this.#accuse(promise, `${holder.name} runs ${id} since ${missed.startedAt.toFixed(0)} without an abort`)
     }
     this.#timeline.after(withinMs, holder, check)
   }

@@ -1,10 +1,10 @@
-// What the workers of a process were answered, in the words of the journals by which crashes are judged: every claim and
-// every settlement, once each however often it was asked.
+// The answers that the workers of a process got, in the form of the journals of the torture run: every claim and every
+// settlement, once each however often the call was made.
 
 import { isRefused } from '../../src/errors.ts'
 import type { ClaimedJob, ClaimRequest, SettleAnswer, SettleRequest } from '../../src/store/store.ts'
 import type { Note } from '../torture/journal.ts'
-import { anchor, effectKey } from '../torture/world.ts'
+import { effectKey, reservedJob } from '../torture/world.ts'
 import type { Call, Observer } from './network.ts'
 
 type Mutable<T> = { -readonly [Key in keyof T]: T[Key] }
@@ -16,7 +16,7 @@ export class Ledger implements Observer {
   /** Which claim a fence comes from. */
   readonly #claimOf = new Map<string, string>()
 
-  /** Time that never stands still, so that notes have an order. */
+  /** The time must differ between notes, so that they have an order. */
   constructor(now: () => number) {
     this.#now = now
   }
@@ -41,9 +41,9 @@ export class Ledger implements Observer {
     }
   }
 
-  landed(): void {}
+  committed(): void {}
 
-  heard(call: Call, answer: unknown): void {
+  answered(call: Call, answer: unknown): void {
     const claim = this.#claims.get(call)
     if (claim) {
       claim.answer = (answer as ClaimedJob[]).map(({ id, fence, attempt }) => ({ id, fence, attempt }))
@@ -81,7 +81,7 @@ function toAsked({ id, fence, settlement }: SettleRequest, worker: string): Note
     ...{ id, fence, worker, as: settlement.as, deletes: false },
     result: settlement.as === 'done' && settlement.result !== null ? JSON.parse(settlement.result) : null,
     tag: key === undefined ? null : key.slice(effectKey('').length),
-    doomed: effects?.enqueue.some((job) => job.id === anchor.id) ?? false,
+    hasBadEffect: effects?.enqueue.some((job) => job.id === reservedJob.id) ?? false,
     ...(ending && { ending }),
   }
 }

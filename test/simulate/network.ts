@@ -1,9 +1,9 @@
-// Between the processes and the one store they share. A call sets out, lands, and its answer comes back, each some time
-// later; calls that are on their way at the same time may land in one commit. This is where things go wrong: what a plan
-// says befalls a process as it makes a call.
+// The simulated network between the processes and the store that they share. A call is sent, commits, and is answered, each some
+// time later. Calls that are in flight at the same time may commit together. The faults of the plan happen here, when a process
+// makes a call.
 //
-// A store keeps its contract all the same: a settlement whose answer was lost is answered under its token as it was then,
-// and wake-ups are hints that may be lost.
+// The store keeps its contract all the same: a settlement that is repeated under its token gets the same answer as the first
+// time, and wake-ups are hints that may be lost.
 
 import { HoldfastError, refuse } from '../../src/errors.ts'
 import type { ClaimRequest, Store, Subscriber } from '../../src/store/store.ts'
@@ -22,24 +22,24 @@ export const verbs = [
 
 export type Verb = (typeof verbs)[number]
 
-/** Whose answers may say of each request that the store is away. */
+/** Verbs that may answer STORE_UNAVAILABLE for single requests. */
 const partial: ReadonlySet<Verb> = new Set([
   ...(['enqueue', 'renew', 'progress', 'settle', 'cancel', 'requeue', 'alter', 'kvWrite'] as const),
 ])
 
-/** Who makes calls. */
+/** A process that makes calls. */
 export interface Caller extends Actor {
   readonly name: string
   readonly place: number
   cutOffUntil: number
-  deafUntil: number
-  /** It makes a call. */
+  noWakeUpsUntil: number
+  /** Called when it makes a call. */
   asks(verb: Verb): void
-  /** It may not do what it should before this time. */
+  /** A fault affects it until this time. */
   disturb(until: number): void
   die(): void
   freeze(ms: number): void
-  /** Asked to end, within so many milliseconds. */
+  /** Gets a signal to end, with this grace period. */
   end(graceMs: number): void
 }
 
@@ -49,26 +49,26 @@ export interface Call {
   readonly args: readonly unknown[]
 }
 
-/** Who sees every call, as it is made, as it lands, and as its answer is heard. */
+/** Sees every call when it is made, when it commits, and when its answer arrives. */
 export interface Observer {
   sent(call: Call): void
-  landed(call: Call, answer: unknown): void
-  heard(call: Call, answer: unknown): void
+  committed(call: Call, answer: unknown): void
+  answered(call: Call, answer: unknown): void
 }
 
 interface Sent extends Call {
   readonly fault: Fault | null
-  readonly landAt: number
+  readonly commitAt: number
   readonly resolve: (answer: unknown) => void
   readonly reject: (error: unknown) => void
 }
 
-interface Landed {
+interface Committed {
   readonly answer: unknown
   readonly isAgain: boolean
 }
 
-/** Who was refused comes back within this time, heartbeats first. */
+/** A caller that was refused repeats its call within this time, heartbeats first. */
 const recoveryMs = 500
 
 export class Network {
@@ -81,9 +81,9 @@ export class Network {
   readonly #faults: ReadonlyMap<string, Fault>
   readonly #callers = new Set<Caller>()
   readonly #calls = new Map<number, number>()
-  readonly #onTheirWay = new Set<Sent>()
-  readonly #unheard = new Set<Sent>()
-  readonly #lastLandAt = new Map<Caller, number>()
+  readonly #inFlight = new Set<Sent>()
+  readonly #unanswered = new Set<Sent>()
+  readonly #lastCommitAt = new Map<Caller, number>()
   readonly #settled = new Map<string, unknown>()
   #claims = 0
   #awayUntil = 0
@@ -100,7 +100,7 @@ export class Network {
     this.#faults = new Map(plan.faults.map((fault) => [`${fault.place} ${fault.call}`, fault]))
   }
 
-  /** Nothing goes wrong any more. */
+  /** No more faults come. */
   calm(): void {
     this.#isCalm = true
   }
@@ -112,45 +112,45 @@ export class Network {
     const calls = verbs.map((verb) => [verb, (...args: unknown[]) => this.#send(caller, verb, args)])
     return {
       ...Object.fromEntries(calls),
-      capabilities: { ...capabilities, sqlEffects: false }, // a table in memory cannot be looked at
+      capabilities: { ...capabilities, sqlEffects: false }, // a table in memory cannot be read by the judge
       claimsFollowEnqueues: this.#plan.inOrder,
       subscribe: (subscriber: Subscriber) => this.#subscribe(caller, subscriber),
       close: async () => onClose(),
     } as Store
   }
 
-  /** What nobody will ever hear is told to nobody, so that nothing is waited for. */
+  /** Rejects every call that will never be answered, so that nothing waits for it. */
   end(): void {
     this.#isOver = true
-    for (const { reject } of this.#unheard) reject(over())
+    for (const { reject } of this.#unanswered) reject(over())
   }
 
   #send(caller: Caller, verb: Verb, args: readonly unknown[]): Promise<unknown> {
     if (this.#isOver) return Promise.reject(over())
     const { promise, resolve, reject } = Promise.withResolvers()
     const fault = caller.isDead ? null : this.#nextFault(caller)
-    const landAt = this.#landAt(caller, fault)
-    const sent: Sent = { caller, verb, args: this.#apart(caller, verb, args), fault, landAt, resolve, reject }
-    this.#unheard.add(sent)
+    const commitAt = this.#commitTime(caller, fault)
+    const sent: Sent = { caller, verb, args: this.#nameClaim(caller, verb, args), fault, commitAt, resolve, reject }
+    this.#unanswered.add(sent)
     if (caller.isDead) return promise
     caller.asks(verb)
     this.#trace.add(caller.name, `asks ${verb}${fault ? `, ${fault.as} ${fault.ms}` : ''}`)
     for (const observer of this.#observers) observer.sent(sent)
-    if (fault) this.#befall(caller, fault)
+    if (fault) this.#apply(caller, fault)
     if (this.#isAway(caller) || fault?.as === 'refused') this.#refuse(sent)
-    else if (fault?.as !== 'killed' || this.#random.chance(0.5)) this.#setOut(sent)
+    else if (fault?.as !== 'killed' || this.#random.chance(0.5)) this.#schedule(sent)
     return promise
   }
 
-  /** Each claim of a worker under a name of its own, so that a job's history tells which claim it speaks of. */
-  #apart(caller: Caller, verb: Verb, args: readonly unknown[]): readonly unknown[] {
+  /** Gives each claim of a worker a name of its own, so that the history of a job names the claim. */
+  #nameClaim(caller: Caller, verb: Verb, args: readonly unknown[]): readonly unknown[] {
     const [request] = args as [ClaimRequest]
     if (verb !== 'claim' || request.worker !== caller.name) return args
     this.#claims += 1
     return [{ ...request, worker: `${request.worker}#${this.#claims}` }]
   }
 
-  /** Everything is over when calm begins. */
+  /** No fault lasts longer than `calmAt`. */
   #nextFault({ place }: Caller): Fault | null {
     const call = this.#calls.get(place) ?? 0
     this.#calls.set(place, call + 1)
@@ -158,12 +158,12 @@ export class Network {
     return fault ? { ...fault, ms: Math.min(fault.ms, this.#plan.calmAt - this.#timeline.now) } : null
   }
 
-  #landAt(caller: Caller, fault: Fault | null): number {
+  #commitTime(caller: Caller, fault: Fault | null): number {
     const { now } = this.#timeline
     const at = now + this.#latency() + (fault?.as === 'slowThere' ? fault.ms : 0)
     if (!this.#plan.inOrder) return at
-    const inTurn = Math.max(at, this.#lastLandAt.get(caller) ?? 0)
-    this.#lastLandAt.set(caller, inTurn)
+    const inTurn = Math.max(at, this.#lastCommitAt.get(caller) ?? 0)
+    this.#lastCommitAt.set(caller, inTurn)
     return inTurn
   }
 
@@ -173,19 +173,19 @@ export class Network {
     return luck < 0.97 ? this.#random.between(3, 20) : this.#random.between(20, 100)
   }
 
-  #befall(caller: Caller, { as, ms }: Fault): void {
+  #apply(caller: Caller, { as, ms }: Fault): void {
     const until = this.#timeline.now + ms
     if (as === 'killed') caller.die()
     else if (as === 'frozen') caller.freeze(ms)
     else if (as === 'stopped') this.#timeline.after(0, caller, () => caller.end(ms))
-    else if (as === 'deaf') caller.deafUntil = Math.max(caller.deafUntil, until)
+    else if (as === 'noWakeUps') caller.noWakeUpsUntil = Math.max(caller.noWakeUpsUntil, until)
     else if (as === 'cutOff') caller.cutOffUntil = Math.max(caller.cutOffUntil, until)
     else if (as === 'outage') this.#awayUntil = Math.max(this.#awayUntil, until)
     else if (as === 'clock') this.#setForward(ms)
     if (as === 'slowThere' || as === 'slowBack') caller.disturb(until + recoveryMs)
   }
 
-  /** Leases run out all at once. */
+  /** Leases run out all at the same time. */
   #setForward(ms: number): void {
     this.#timeline.setForward(ms)
     for (const caller of this.#callers) caller.disturb(this.#timeline.now)
@@ -204,30 +204,32 @@ export class Network {
     sent.caller.disturb(this.#timeline.now + inMs + recoveryMs)
     this.#timeline.after(inMs, sent.caller, () => {
       this.#trace.add(sent.caller.name, `is refused ${sent.verb}`)
-      this.#unheard.delete(sent)
+      this.#unanswered.delete(sent)
       sent.reject(error)
     })
   }
 
-  #setOut(sent: Sent): void {
-    this.#onTheirWay.add(sent)
-    this.#timeline.after(sent.landAt - this.#timeline.now, null, () => this.#land(sent))
+  #schedule(sent: Sent): void {
+    this.#inFlight.add(sent)
+    this.#timeline.after(sent.commitAt - this.#timeline.now, null, () => this.#commit(sent))
   }
 
-  /** Now and then with all that would land soon after, in one commit. */
-  async #land(first: Sent): Promise<void> {
-    if (!this.#onTheirWay.has(first)) return // with another, before
+  /** In one of four cases together with all calls that are due soon after. */
+  async #commit(first: Sent): Promise<void> {
+    if (!this.#inFlight.has(first)) return // it has committed together with another call
     const until = this.#timeline.now + (this.#random.chance(0.25) ? 4 : 0)
-    const group = [...this.#onTheirWay].filter(({ landAt }) => landAt <= until).sort((a, b) => a.landAt - b.landAt)
-    for (const sent of group) this.#onTheirWay.delete(sent)
-    const landed = await Promise.allSettled(group.map((sent) => this.#perform(sent)))
+    const group = [...this.#inFlight]
+      .filter(({ commitAt }) => commitAt <= until)
+      .sort((a, b) => a.commitAt - b.commitAt)
+    for (const sent of group) this.#inFlight.delete(sent)
+    const results = await Promise.allSettled(group.map((sent) => this.#perform(sent)))
     group.forEach((sent, i) => {
-      this.#hasLanded(sent, landed[i] as PromiseSettledResult<Landed>)
+      this.#afterCommit(sent, results[i] as PromiseSettledResult<Committed>)
     })
   }
 
-  /** A settlement that has landed before is answered as it was then. */
-  async #perform({ verb, args, fault }: Sent): Promise<Landed> {
+  /** A settlement that has committed before gets the same answer as then. */
+  async #perform({ verb, args, fault }: Sent): Promise<Committed> {
     const [requests, token] = args as [readonly { readonly id: string }[], string | undefined]
     const key = verb === 'settle' && token !== undefined ? [token, ...requests.map(({ id }) => id)].join(' ') : null
     if (key !== null && this.#settled.has(key)) return { answer: this.#settled.get(key), isAgain: true }
@@ -240,26 +242,26 @@ export class Network {
     const away = 'The store is away.'
     if (!partial.has(verb)) throw new HoldfastError('STORE_UNAVAILABLE', away, {})
     const [requests, ...rest] = args as [readonly unknown[]]
-    const isLucky = requests.map((_, i) => requests.length > 1 && i % 2 === 0)
-    const landed = (await this.#call(verb, [requests.filter((_, i) => isLucky[i]), ...rest])) as unknown[]
-    return isLucky.map((lands) => (lands ? landed.shift() : refuse('STORE_UNAVAILABLE', away)))
+    const commits = requests.map((_, i) => requests.length > 1 && i % 2 === 0)
+    const answers = (await this.#call(verb, [requests.filter((_, i) => commits[i]), ...rest])) as unknown[]
+    return commits.map((isCommitted) => (isCommitted ? answers.shift() : refuse('STORE_UNAVAILABLE', away)))
   }
 
   #call(verb: Verb, args: readonly unknown[]): Promise<unknown> {
     return (this.#store[verb] as (...args: unknown[]) => Promise<unknown>)(...args)
   }
 
-  #hasLanded(sent: Sent, landed: PromiseSettledResult<Landed>): void {
+  #afterCommit(sent: Sent, result: PromiseSettledResult<Committed>): void {
     const { caller, verb, fault } = sent
-    if (landed.status === 'rejected') {
-      this.#fail(sent, landed.reason as HoldfastError)
+    if (result.status === 'rejected') {
+      this.#fail(sent, result.reason as HoldfastError)
       return
     }
-    const { answer, isAgain } = landed.value
+    const { answer, isAgain } = result.value
     this.#trace.add('store', `${verb} of ${caller.name}: ${this.#brief(verb, answer)}`)
-    if (!isAgain) for (const observer of this.#observers) observer.landed(sent, answer)
+    if (!isAgain) for (const observer of this.#observers) observer.committed(sent, answer)
     if (fault?.as === 'partly') caller.disturb(this.#timeline.now + recoveryMs)
-    if (fault?.as === 'killedUnheard' && !caller.isDead) caller.die()
+    if (fault?.as === 'killedBeforeAnswer' && !caller.isDead) caller.die()
     else if (fault?.as === 'unanswered')
       this.#fail(sent, new HoldfastError('STORE_UNAVAILABLE', 'The answer was lost.', { mayHaveLanded: true }))
     else this.#answer(sent, answer)
@@ -268,9 +270,9 @@ export class Network {
   #answer(sent: Sent, answer: unknown): void {
     const { caller, fault, verb } = sent
     this.#timeline.after(this.#latency() + (fault?.as === 'slowBack' ? fault.ms : 0), caller, () => {
-      this.#trace.add(caller.name, `hears ${verb}`)
-      this.#unheard.delete(sent)
-      for (const observer of this.#observers) observer.heard(sent, answer)
+      this.#trace.add(caller.name, `gets the answer to ${verb}`)
+      this.#unanswered.delete(sent)
+      for (const observer of this.#observers) observer.answered(sent, answer)
       sent.resolve(answer)
     })
   }
@@ -280,7 +282,7 @@ export class Network {
     const words = each.map((one) => {
       if (typeof one !== 'object' || one === null) return verb === 'watch' || verb === 'time' ? '-' : String(one)
       if ('fence' in one) return `${this.#trace.nameOf(one.id)} ${one.attempt}/${one.maxAttempts}`
-      if ('lapsed' in one) return `${one.rescued} rescued, ${one.promoted} promoted, ${one.overdue} overdue`
+      if ('expired' in one) return `${one.rescued} rescued, ${one.promoted} promoted, ${one.overdue} overdue`
       return one.refused ?? one.failed?.refused ?? one.state ?? one.status ?? '+'
     })
     return words.slice(0, 8).join(', ')
@@ -288,13 +290,14 @@ export class Network {
 
   #subscribe(caller: Caller, subscriber: Subscriber): () => void {
     if (!this.#plan.wakes) return () => {}
-    const tell = (call: () => void) => {
-      if (caller.isDead || caller.deafUntil > this.#timeline.now || (!this.#isCalm && this.#random.chance(0.03))) return
+    const deliver = (call: () => void) => {
+      if (caller.isDead || caller.noWakeUpsUntil > this.#timeline.now || (!this.#isCalm && this.#random.chance(0.03)))
+        return
       this.#timeline.after(this.#latency(), caller, call)
     }
     return this.#store.subscribe({
-      onReady: (queue, count) => tell(() => subscriber.onReady?.(queue, count)),
-      onCancel: (ids) => tell(() => subscriber.onCancel?.(ids)),
+      onReady: (queue, count) => deliver(() => subscriber.onReady?.(queue, count)),
+      onCancel: (ids) => deliver(() => subscriber.onCancel?.(ids)),
     })
   }
 }

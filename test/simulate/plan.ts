@@ -1,5 +1,5 @@
-// What a seed decides before anything happens: how many processes there are, what each of them does when, and what goes
-// wrong. It is plain data, so that a run that breaks a promise can be made smaller by leaving out what does not matter.
+// What a seed decides before a run begins: how many processes there are, what each of them does when, and which faults come.
+// It is plain data, so that a run that breaks a promise can be shortened by removing parts.
 
 import { Random } from '../torture/random.ts'
 
@@ -7,16 +7,16 @@ export interface Plan {
   readonly seed: number
   /** How many processes there are at a time. */
   readonly places: number
-  /** Calls of one process land in the order in which it made them, as in SQLite; else in any, as in a pool of connections. */
+  /** Calls of one process commit in the order in which they were made, as in SQLite; otherwise in any order, as in a pool. */
   readonly inOrder: boolean
-  /** Wake-ups come; else nobody ever hears that there are jobs, or that one is to be cancelled. */
+  /** Wake-ups arrive; otherwise workers find jobs and cancel requests only by polling. */
   readonly wakes: boolean
   readonly concurrency: number
-  /** What becomes of slots of a schedule that were missed; null where there is no schedule. */
+  /** The policy of the schedule for missed slots; null: there is no schedule. */
   readonly missed: 'skip' | 'once' | 'all' | null
-  /** Some jobs kill whoever runs them, every time. */
+  /** Some jobs kill the process that runs them, every time. */
   readonly poison: boolean
-  /** When nothing goes wrong any more, and nothing new is done. */
+  /** From this time on no more faults come, and no new deeds. */
   readonly calmAt: number
   readonly deeds: readonly Deed[]
   readonly faults: readonly Fault[]
@@ -32,13 +32,13 @@ export interface Deed {
 const deeds = {
   enqueueOne: 26,
   enqueueMany: 12,
-  enqueueLitter: 4,
+  enqueuePurgeable: 4,
   interfere: 14,
   cancelRunning: 7,
   requeue: 4,
   increment: 4,
   putOwn: 3,
-  turnValve: 3,
+  pauseOwnQueue: 3,
   claimAndSettle: 5,
   settleLate: 3,
   pause: 3,
@@ -51,7 +51,7 @@ const deeds = {
 
 export type DeedName = keyof typeof deeds
 
-/** It befalls the process in this place as it makes its nth call. */
+/** Happens to the process in this place when it makes its nth call. */
 export interface Fault {
   readonly place: number
   readonly call: number
@@ -61,44 +61,44 @@ export interface Fault {
 }
 
 const faults = {
-  /** The call fails and has not landed. */
+  /** The call fails and has not committed. */
   refused: 4,
-  /** The call lands, and its answer is lost. */
+  /** The call commits, and its answer is lost. */
   unanswered: 6,
-  /** Of several requests some land, and each of the others is told that the store is away. */
+  /** Of several requests some commit, and each of the others gets STORE_UNAVAILABLE. */
   partly: 3,
-  /** The call lands late. */
+  /** The call commits late. */
   slowThere: 3,
-  /** The call lands, and its answer comes late. */
+  /** The call commits, and its answer comes late. */
   slowBack: 4,
   /** The store is away, for this process. */
   cutOff: 4,
-  /** The store is away, for everybody. */
+  /** The store is away, for all processes. */
   outage: 2,
-  /** The process is killed as it makes the call; nobody knows whether that lands. */
+  /** The process is killed as it makes the call, which may commit or not. */
   killed: 6,
-  /** The process is killed when the call has landed, before it hears of it. */
-  killedUnheard: 6,
-  /** The process stands still. */
+  /** The process is killed after the commit, before it gets the answer. */
+  killedBeforeAnswer: 6,
+  /** The process does not run for a while. */
   frozen: 6,
-  /** The process is asked to end. */
+  /** The process gets a signal to end. */
   stopped: 3,
-  /** The process hears of no jobs and no cancels. */
-  deaf: 3,
+  /** The process gets no wake-ups, for jobs and for cancels. */
+  noWakeUps: 3,
   /** The clock of the store is set forward. */
   clock: 1,
 } as const
 
 export type FaultName = keyof typeof faults
 
-/** Workers hold their jobs for so long. */
+/** The lease of workers. */
 export const leaseMs = 900
-/** Handlers have so long. */
+/** The timeout of handlers. */
 export const timeoutMs = 4_000
 export const unwindMs = 500
 
-/** So many calls a process makes before it works. */
-const beginning = 12
+/** A process makes this many calls before it claims. */
+const startCalls = 12
 const callsMax = 100
 
 export function planOf(seed: number): Plan {
@@ -121,8 +121,8 @@ export function planOf(seed: number): Plan {
     faults: Array.from({ length: random.below(12) }, () => ({
       place: place(),
       call: random.chance(0.2)
-        ? random.below(beginning)
-        : beginning + Math.floor(callsMax * random.fraction() * random.fraction()),
+        ? random.below(startCalls)
+        : startCalls + Math.floor(callsMax * random.fraction() * random.fraction()),
       as: random.weighted(faults),
       ms: Math.round(random.chance(0.4) ? random.between(1, leaseMs) : random.between(leaseMs, 3 * leaseMs)),
     })),

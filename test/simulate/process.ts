@@ -1,22 +1,22 @@
-// A process of a simulation: a client with a worker, its sweep and its schedules, and whatever else it does beside them. It
-// can be killed at any moment: from then on nothing of it is ever called again. What still moves in it comes to rest at its
-// next wait, and nobody hears of it.
+// A process of a simulation: a client with a worker, its sweep and its schedules, and other calls that it makes. It can be killed
+// at any moment: from then on none of its timers and answers is ever called. Code that still runs ends at its next wait, and has
+// no effect.
 
 import { isHoldfastError } from '../../src/errors.ts'
-import { internalsOf, Holdfast } from '../../src/holdfast.ts'
+import { Holdfast, internalsOf } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import type { Timers } from '../../src/runtime/clock.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { Job } from '../../src/worker/job.ts'
 import { toPlan } from '../../src/worker/options.ts'
 import type { MakeLoop, Worker } from '../../src/worker/worker.ts'
-import { enqueueLitter, enqueueMany, enqueueOne } from '../torture/enqueues.ts'
-import { type Abandoned, claimAndSettle, settleLate } from '../torture/fates.ts'
-import { increment, interfere, putOwn, setPaused, turnValve } from '../torture/interference.ts'
+import { enqueueMany, enqueueOne, enqueuePurgeable } from '../torture/enqueues.ts'
+import { increment, interfere, pauseOwnQueue, putOwn, setPaused } from '../torture/interference.ts'
 import { Journal, type Note, parseJournal } from '../torture/journal.ts'
 import { logInMemory } from '../torture/log.ts'
 import { Random } from '../torture/random.ts'
-import { after, attempts, deaths, litter, type World } from '../torture/world.ts'
+import { type Abandoned, claimAndSettle, settleLate } from '../torture/settlements.ts'
+import { after, attempts, deaths, purgeable, type World } from '../torture/world.ts'
 import { controlBatch, enqueueGuarded, guardedQueues, submitBatch } from './guarded.ts'
 import { handle } from './handlers.ts'
 import type { Running, Watched } from './lease-checker.ts'
@@ -44,20 +44,20 @@ export interface Surroundings {
   readonly timeline: Timeline
   readonly plan: Plan
   readonly trace: Trace
-  /** Time that never stands still, for notes. */
+  /** The time of a note, which differs between notes. */
   readonly noteTime: () => number
   readonly isCalm: () => boolean
   readonly accuse: (promise: string, what: string) => void
-  /** It tells its listeners what became of a job. */
-  readonly told: (process: string, id: string) => void
+  /** It has emitted how a job was settled. */
+  readonly reported: (process: string, id: string) => void
   storeOf(process: Process, onClose: () => void): Store
   /** It is dead, or has ended. */
   gone(process: Process): void
-  /** A worker that looks for work in its own way, to judge the judge by. */
+  /** Another claim loop, to test the judge. */
   readonly makeLoop?: MakeLoop
 }
 
-/** What stopping may take beside its grace: handlers unwind, settlements are sent again, calls come and go. */
+/** What a stop may take in addition to its grace period: handlers unwind, settlements are sent again, calls are answered. */
 const stopMs = unwindMs + 10_000 + 3_000
 
 export class Process implements Watched {
@@ -76,7 +76,7 @@ export class Process implements Watched {
   isEnding = false
   frozenUntil = 0
   cutOffUntil = 0
-  deafUntil = 0
+  noWakeUpsUntil = 0
   calmSince = 0
   #hasClosed = false
   #deeds = 0
@@ -108,14 +108,14 @@ export class Process implements Watched {
       holdfast: this.holdfast,
       journal,
       random: this.random,
-      life: name,
+      processName: name,
       now: () => timeline.clock,
       waitMs: 0,
     }
     this.#listen()
     this.worker = this.#startWorker()
     this.worker.finished.catch((error) => {
-      if (!this.isDead) around.accuse('a worker survives', `the worker of ${name} failed: ${error}`)
+      if (!this.isDead) around.accuse('a worker never fails', `the worker of ${name} failed: ${error}`)
     })
     trace.add(name, 'begins')
   }
@@ -126,7 +126,7 @@ export class Process implements Watched {
 
   asks(verb: string): void {
     if (this.#hasClosed && !this.isDead)
-      this.#around.accuse('who has stopped has stopped', `${this.name} was closed and asks ${verb}`)
+      this.#around.accuse('a closed process makes no call', `${this.name} was closed and calls ${verb}`)
   }
 
   disturb(until: number): void {
@@ -143,17 +143,17 @@ export class Process implements Watched {
     this.disturb(this.frozenUntil)
   }
 
-  /** Stops in order, which must not take longer than it may. */
+  /** Stops the process by `close`, within a bounded time. */
   end(graceMs: number): void {
     if (this.isEnding || this.isDead) return
     const { timeline, trace, accuse } = this.#around
-    trace.add(this.name, `is asked to end within ${graceMs}`)
+    trace.add(this.name, `gets a signal to end within ${graceMs}`)
     this.isEnding = true
     const since = timeline.now
     const check = () => {
       const dueAt = Math.max(since, this.calmSince) + graceMs + stopMs
       if (dueAt > timeline.now) timeline.after(dueAt - timeline.now, this, check)
-      else accuse('who is asked to stop stops', `${this.name} was asked at ${since.toFixed(0)} and has not ended`)
+      else accuse('a process that is stopped ends', `${this.name} was stopped at ${since.toFixed(0)} and has not ended`)
     }
     timeline.after(graceMs + stopMs, this, check)
     this.holdfast.close({ grace: graceMs }).then(
@@ -162,11 +162,11 @@ export class Process implements Watched {
         trace.add(this.name, 'has ended')
         this.#leave()
       },
-      (error) => accuse('who is asked to stop stops', `${this.name} could not: ${error}`),
+      (error) => accuse('a process that is stopped ends', `${this.name} could not: ${error}`),
     )
   }
 
-  /** Something that it does beside its work. */
+  /** One of the calls that it makes beside its worker. */
   async make(as: DeedName): Promise<void> {
     if (this.isEnding) return
     this.#around.trace.add(this.name, `does ${as}`)
@@ -181,7 +181,7 @@ export class Process implements Watched {
         ...(isOfBatches(as) ? (['INVALID_STATE'] as const) : []),
       ] as const
       const isExpected = expected.some((code) => isHoldfastError(error, code))
-      if (!isExpected && !this.isDead) this.#around.accuse('what is asked is answered', `${as} failed: ${error}`)
+      if (!isExpected && !this.isDead) this.#around.accuse('every call is answered', `${as} failed: ${error}`)
     }
   }
 
@@ -192,8 +192,8 @@ export class Process implements Watched {
         return enqueueOne(world, label)
       case 'enqueueMany':
         return enqueueMany(world, label)
-      case 'enqueueLitter':
-        return enqueueLitter(world, label)
+      case 'enqueuePurgeable':
+        return enqueuePurgeable(world, label)
       case 'interfere':
         return interfere(world, label)
       case 'cancelRunning':
@@ -203,8 +203,8 @@ export class Process implements Watched {
         return increment(world)
       case 'putOwn':
         return putOwn(world, label)
-      case 'turnValve':
-        return turnValve(world, label)
+      case 'pauseOwnQueue':
+        return pauseOwnQueue(world, label)
       case 'claimAndSettle':
         return claimAndSettle(world, label, this.#abandoned)
       case 'settleLate':
@@ -234,7 +234,7 @@ export class Process implements Watched {
       die: () => this.isDead || this.die(),
       tag: () => `${this.name}-run-${++tags}`,
     }
-    const pairs = [work, after, deaths, litter, ticks, ...guardedQueues].map(
+    const pairs = [work, after, deaths, purgeable, ticks, ...guardedQueues].map(
       (queue) => [queue, (job: never) => handle(scene, job)] as const,
     )
     const options = { name: this.name, concurrency: plan.concurrency, lease: leaseMs, unwind: unwindMs }
@@ -244,27 +244,27 @@ export class Process implements Watched {
   }
 
   #listen(): void {
-    const { told } = this.#around
-    const hear = ({ id, ...event }: { readonly id: string; readonly ending?: string }) => {
-      if (!this.isDead && event.ending !== 'expired') told(this.name, id)
+    const { reported } = this.#around
+    const onSettled = ({ id, ...event }: { readonly id: string; readonly ending?: string }) => {
+      if (!this.isDead && event.ending !== 'expired') reported(this.name, id)
     }
     for (const fate of ['done', 'retrying', 'dead', 'snoozed', 'released', 'cancelled'] as const)
-      this.holdfast.on(`job.${fate}`, hear)
-    this.holdfast.on('handler.abandoned', ({ id }) => this.#leftBehind(id))
+      this.holdfast.on(`job.${fate}`, onSettled)
+    this.holdfast.on('handler.abandoned', ({ id }) => this.#abandonedRun(id))
   }
 
   #began(run: Running): void {
     if (this.isDead) return
     const { accuse, plan, trace } = this.#around
     trace.add(this.name, `runs ${trace.nameOf(run.id)}`)
-    if (this.isEnding) accuse('who is asked to stop takes nothing new', `${this.name} starts ${run.id}`)
+    if (this.isEnding) accuse('a process that is stopped starts nothing new', `${this.name} starts ${run.id}`)
     this.runs.push(run)
     const running = this.runs.filter(({ endedAt, abortedAt }) => endedAt === null && abortedAt === null).length
     if (running > plan.concurrency)
-      accuse('a worker runs as many jobs as it may', `${this.name} runs ${running} of ${plan.concurrency}`)
+      accuse('a worker runs no more jobs than its concurrency', `${this.name} runs ${running} of ${plan.concurrency}`)
   }
 
-  #leftBehind(id: string): void {
+  #abandonedRun(id: string): void {
     for (const run of this.runs) if (run.id === id && run.endedAt === null) run.abortedAt ??= this.#around.timeline.now
   }
 
@@ -274,12 +274,12 @@ export class Process implements Watched {
   }
 }
 
-/** What comes too late for a batch is refused. */
+/** An action that comes too late for a batch is refused. */
 function isOfBatches(as: DeedName): boolean {
   return as === 'submitBatch' || as === 'controlBatch'
 }
 
-/** One in four of those that are enqueued alone. */
+/** One in four of the jobs that are enqueued alone. */
 function isPoison(label: string): boolean {
   return label.includes('enqueueOne') && hash(label) % 4 === 0
 }

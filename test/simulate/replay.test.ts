@@ -1,4 +1,4 @@
-// The same seed is the same run, to the last line of its trace, in whichever process.
+// The same seed gives the same run, to the last line of its trace, in every process.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -9,7 +9,7 @@ import { simulate } from './simulate.ts'
 
 const seeds = [1, 228, 20_300_101]
 
-test('a seed makes the same run again, here and in another process', async () => {
+test('a seed repeats its run, in this process and in another', async () => {
   for (const seed of seeds) {
     const first = await simulate(planOf(seed))
     const again = await simulate(planOf(seed))
@@ -19,7 +19,7 @@ test('a seed makes the same run again, here and in another process', async () =>
   }
 })
 
-test('another seed makes another run', async () => {
+test('another seed gives another run', async () => {
   const hashes = await Promise.all([1, 2].map(async (seed) => (await simulate(planOf(seed))).hash))
   assert.notEqual(hashes[0], hashes[1])
 })

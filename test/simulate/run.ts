@@ -1,5 +1,5 @@
-// `npm run simulate` looks for a minute, from a random seed, for a run that breaks a promise; `-- --minutes N` or `--runs N`
-// for longer. `npm run simulate -- --seed S` makes one run again, exactly, and shows the end of it; with `--trace` all of it.
+// `npm run simulate` searches for a minute, from a random seed, for a run that breaks a promise; `-- --minutes N` or `--runs N`
+// searches longer. `npm run simulate -- --seed S` repeats one run exactly, and shows the end of it; with `--trace` all of it.
 
 import { once } from 'node:events'
 import { availableParallelism } from 'node:os'
@@ -27,10 +27,10 @@ if (!(minutes > 0) || !(runsMax > 0) || !Number.isSafeInteger(seed)) {
 }
 
 const linesShown = 60
-const tellEveryMs = process.stdout.isTTY ? 500 : 30_000
+const printEveryMs = process.stdout.isTTY ? 500 : 30_000
 
 if (values.seed !== undefined && values.minutes === undefined && values.runs === undefined) await replay()
-else await look()
+else await searchAll()
 
 async function replay(): Promise<void> {
   const { trace, hash, violations, events, virtualMs } = await simulate(planOf(seed))
@@ -40,10 +40,10 @@ async function replay(): Promise<void> {
   if (violations.length > 0) process.exitCode = 1
 }
 
-/** On every core: each thread is told the next seed as it comes back from the last. */
-async function look(): Promise<void> {
+/** On every core: each thread gets the next seed when it has finished the last. */
+async function searchAll(): Promise<void> {
   const startedAt = performance.now()
-  let toldAt = startedAt
+  let printedAt = startedAt
   let begun = 0
   let made = 0
   let found: string | null = null
@@ -56,19 +56,19 @@ async function look(): Promise<void> {
       found ??= finding
       made += 1
       const now = performance.now()
-      if (now - toldAt < tellEveryMs) continue
-      toldAt = now
-      tell(made, now - startedAt)
+      if (now - printedAt < printEveryMs) continue
+      printedAt = now
+      print(made, now - startedAt)
     }
     await thread.terminate()
   }
   await Promise.all(Array.from({ length: availableParallelism() }, seek))
-  tell(made, performance.now() - startedAt)
+  print(made, performance.now() - startedAt)
   process.stdout.write(found === null ? '\nevery promise kept\n' : `\n${found}\n`)
   if (found !== null) process.exitCode = 1
 }
 
-function tell(runs: number, ms: number): void {
+function print(runs: number, ms: number): void {
   const { user, system } = process.cpuUsage()
   const aMinute = Math.round((runs / ms) * 60_000)
   const ofProcessor = Math.round((runs / (user + system)) * 60_000_000)

@@ -1,4 +1,4 @@
-// Looks for a seed whose run breaks a promise, and for the shortest run that shows it.
+// Searches for a seed whose run breaks a promise, and for the shortest run that shows it.
 
 import { type Plan, planOf } from './plan.ts'
 import { shrink } from './shrink.ts'
@@ -7,19 +7,19 @@ import { type Flaw, type Outcome, simulate } from './simulate.ts'
 export interface Finding {
   readonly seed: number
   readonly outcome: Outcome
-  /** What is left of the plan when all is left out that does not matter, and how that went. */
+  /** The run of the shortened plan. */
   readonly shortest: Outcome
 }
 
 export interface SearchOptions {
   readonly seed: number
-  /** Whether to go on, after each run. */
+  /** Asked after each run. */
   readonly goesOn: (runs: number) => boolean
   readonly flaw?: Flaw
   readonly shrinks?: boolean
 }
 
-/** The first seed, from the given one on, that breaks a promise; null where none did. */
+/** The first seed, from the given one on, that breaks a promise; null if none did. */
 export async function search({ seed: first, goesOn, flaw, shrinks = true }: SearchOptions): Promise<Finding | null> {
   for (let runs = 0; goesOn(runs); runs++) {
     const seed = first + runs
@@ -37,18 +37,18 @@ async function shortestOf({ plan, violations }: Outcome, flaw: Flaw | undefined)
   return simulate(await shrink(plan, fails), flaw)
 }
 
-/** Everything needed to see what happened, and to see it again. */
+/** Everything that is needed to see what happened, and to repeat it. */
 export function report({ seed, outcome, shortest }: Finding): string {
   const { plan, trace } = shortest
   const broken = outcome.violations.slice(0, shownMax).map(({ promise, what }) => `  broken: ${promise}\n    ${what}`)
-  const left = [...plan.faults, ...plan.deeds].map((part) => `  ${JSON.stringify(part)}`)
+  const parts = [...plan.faults, ...plan.deeds].map((part) => `  ${JSON.stringify(part)}`)
   return [
     `Seed ${seed} breaks a promise. Replay it with`,
     `  npm run simulate -- --seed ${seed} --trace`,
     ...broken,
-    `What is left of it when all is left out that does not matter (${plan.places} processes, calm at ${plan.calmAt} ms):`,
-    ...left,
-    'What happens then:',
+    `The shortest run that still breaks it (${plan.places} processes, no faults from ${plan.calmAt} ms on):`,
+    ...parts,
+    'Its trace:',
     ...tail(trace, linesMax),
   ].join('\n')
 }
@@ -56,7 +56,7 @@ export function report({ seed, outcome, shortest }: Finding): string {
 const shownMax = 5
 const linesMax = 120
 
-/** The end of it, as far as the verdict. */
+/** The last lines. */
 export function tail(lines: readonly string[], max: number): string[] {
   if (lines.length <= max) return [...lines]
   return [`  … ${lines.length - max} lines before`, ...lines.slice(-max)]

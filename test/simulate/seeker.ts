@@ -1,4 +1,4 @@
-// A thread that makes the run of every seed it is told, and answers with what was found.
+// A thread that makes the run of every seed that it gets, and answers with what was found.
 
 import { parentPort } from 'node:worker_threads'
 import { report, search } from './search.ts'

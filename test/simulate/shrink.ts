@@ -1,10 +1,10 @@
-// From a run that breaks a promise to the shortest that still does: whatever processes do and whatever befalls them is left
-// out, larger parts first, as long as the same promise is broken.
+// Shortens a run that breaks a promise. Steps and faults are removed, larger parts first, as long as the same promise is still
+// broken.
 
 import { shorterThan } from '../model/shrink.ts'
 import type { Deed, Fault, Plan } from './plan.ts'
 
-/** Each is a whole run; this many take some seconds. */
+/** Each try is a whole run; this many take some seconds. */
 const triesMax = 400
 
 export async function shrink(plan: Plan, fails: (plan: Plan) => Promise<boolean>): Promise<Plan> {

@@ -1,4 +1,4 @@
-// One run: processes in trouble for a while, then calm, in which everything must come to its end; then the verdict.
+// One run: processes with faults for a while, then a time without faults in which every job must end, then the verdict.
 
 import type { QueueInfo } from '../../src/client/queues.ts'
 import { Holdfast } from '../../src/holdfast.ts'
@@ -7,17 +7,17 @@ import { sqlite } from '../../src/store/sqlite/index.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { MakeLoop } from '../../src/worker/worker.ts'
 import { readRecords } from '../model/observe.ts'
-import { Told } from '../model/told.ts'
-import { dropAnchor, isAtItsEnd } from '../torture/drain.ts'
-import { claim, settleAs } from '../torture/fates.ts'
+import { WatchCheck } from '../model/watch-check.ts'
+import { enqueueReservedJob, isDrained } from '../torture/drain.ts'
 import { setPaused } from '../torture/interference.ts'
 import { Journal, type Note, parseJournal } from '../torture/journal.ts'
-import { peace } from '../torture/judge/evidence.ts'
+import { undisturbed } from '../torture/judge/evidence.ts'
 import { logInMemory } from '../torture/log.ts'
 import { noTables, type Observation, observe } from '../torture/observe.ts'
 import { Random } from '../torture/random.ts'
-import { anchor, type World } from '../torture/world.ts'
-import { guardedNames, judgeBatches, letGo } from './guarded.ts'
+import { claim, settleAs } from '../torture/settlements.ts'
+import { reservedJob, type World } from '../torture/world.ts'
+import { guardedNames, judgeBatches, resumeBatches } from './guarded.ts'
 import { judgeRun, type Violation } from './judge.ts'
 import { LeaseChecker, type Watched } from './lease-checker.ts'
 import { Ledger } from './ledger.ts'
@@ -27,11 +27,11 @@ import { Process, type Surroundings, scheduleName, ticks } from './process.ts'
 import { rest, Timeline } from './timeline.ts'
 import { Trace } from './trace.ts'
 
-/** What is not as it should be, to judge the judge by. */
+/** A deliberate error in a store or a worker, to test the judge. */
 export interface Flaw {
-  /** The store that all share. */
+  /** Of the store that all processes share. */
   readonly store?: (store: Store) => Partial<Store>
-  /** The store as one process sees it. */
+  /** Of the store as one process sees it. */
   readonly wire?: (store: Store) => Partial<Store>
   readonly makeLoop?: MakeLoop
 }
@@ -50,13 +50,13 @@ export interface Outcome {
 }
 
 const lookEveryMs = 250
-/** What is on its way when all becomes calm arrives within this time. */
+/** Calls that are under way when the faults end arrive within this time. */
 const arrivalMs = 500
-/** So long schedules go on when all is calm, and so long everything else may take to come to its end. */
+/** How long schedules go on after the faults, and how long all other jobs may take to end. */
 const scheduleMs = 2_500
 const drainMs = 30_000
 const closeMs = 20_000
-/** Who was refused for long asks again within this time. */
+/** A caller that was refused for long repeats its call within this time. */
 const recoverMs = 7_000
 
 export async function simulate(plan: Plan, flaw: Flaw = {}): Promise<Outcome> {
@@ -101,10 +101,10 @@ class Run {
 
   async live(): Promise<void> {
     const store = await this.#open()
-    const told = new Told(store)
-    await told.begin([])
+    const changes = new WatchCheck(store)
+    await changes.begin([])
     const host = this.#host(store)
-    await dropAnchor(host)
+    await enqueueReservedJob(host)
     await this.#declare(host.holdfast)
     const declaredAt = this.#timeline.clock
     const network = new Network(this.#timeline, store, this.#plan, this.#trace, [this.#checker, this.#ledger])
@@ -119,10 +119,10 @@ class Run {
     const left = await observe(host.holdfast, noTables)
     const ofProcesses = this.#processes.flatMap((process) => process.notes)
     const notes = [...this.#ledger.notes, ...ofProcesses, ...host.notes()].sort((a, b) => a.at - b.at)
-    const findings = { notes, found, left: withoutTicks(left), ordeal: peace, told: null, received: null }
+    const findings = { notes, found, left: withoutTicks(left), conditions: undisturbed, watchLog: null, received: null }
     const slots = left.jobs.filter(({ queue }) => queue === ticks.name)
-    const untold = await told.differenceOf(await readRecords(store, { queue: null, state: null }))
-    const verdict = judgeRun({ findings, slots, untold, missed: this.#plan.missed, declaredAt, unscheduledAt })
+    const unreported = await changes.differenceOf(await readRecords(store, { queue: null, state: null }))
+    const verdict = judgeRun({ findings, slots, unreported, missed: this.#plan.missed, declaredAt, unscheduledAt })
     const ofBatches = await judgeBatches(host.holdfast)
     for (const { promise, what } of [...verdict, ...ofBatches]) this.#accuse(promise, what)
     network.end()
@@ -135,11 +135,11 @@ class Run {
     for (const { at, place, as } of this.#plan.deeds)
       this.#timeline.after(at, null, () => void this.#in(place)?.make(as))
     await this.#timeline.run(this.#plan.calmAt)
-    this.#trace.add('', 'all is calm from here on')
+    this.#trace.add('', 'no more faults from here on')
     this.#isCalm = true
   }
 
-  /** All comes to its end. Answers until when the schedule was there. */
+  /** Every job ends. Answers when the schedule was removed. */
   async #heal(around: Surroundings, host: Host): Promise<number> {
     const { holdfast, journal } = host
     if (this.#alive.length === 0) this.#start(around, 0, this.#processes.length)
@@ -149,14 +149,14 @@ class Run {
       await holdfast.unschedule(scheduleName)
     }
     const unscheduledAt = this.#timeline.clock
-    const isAtEnd = (queue: QueueInfo) => queue.name === anchor.queue || isAtItsEnd(queue)
+    const isAtEnd = (queue: QueueInfo) => queue.name === reservedJob.queue || isDrained(queue)
     await this.#drain(host, this.#timeline.now + drainMs, async () => (await holdfast.queues()).every(isAtEnd))
-    const id = anchor.id as string
+    const id = reservedJob.id as string
     await journal.ask('cancel', { id, tag: null }, () => holdfast.cancel(id))
     return unscheduledAt
   }
 
-  /** Whoever looks after the run: sees to it that there is an end, and nothing ever befalls it. */
+  /** The client of the simulation itself: it brings the run to its end, and has no faults. */
   #host(store: Store): Host {
     const timers: Timers = {
       now: () => this.#timeline.now,
@@ -168,7 +168,14 @@ class Run {
       logInMemory((line) => lines.push(line)),
       { mayBeDown: false, now: () => this.#noteTime() },
     )
-    const world = { holdfast, journal, random: this.#random, life: 'host', now: () => this.#timeline.clock, waitMs: 0 }
+    const world = {
+      holdfast,
+      journal,
+      random: this.#random,
+      processName: 'host',
+      now: () => this.#timeline.clock,
+      waitMs: 0,
+    }
     return { ...world, notes: () => parseJournal(lines.join('')) }
   }
 
@@ -178,23 +185,26 @@ class Run {
     return overlaid(store, { capabilities: { ...store.capabilities, sqlEffects: false }, ...this.#flaw.store?.(store) })
   }
 
-  /** What the host does is seen, too. */
+  /** The checker sees the calls of the host, too. */
   #observed(store: Store): Store {
     const caller = this.#hostAsCaller()
-    const see = (verb: 'claim' | 'settle' | 'sweep' | 'controlBatch') => async (request: never) => {
+    const observe = (verb: 'claim' | 'settle' | 'sweep' | 'controlBatch') => async (request: never) => {
       const answer = await store[verb](request)
-      this.#checker.landed({ caller, verb, args: [request] }, answer)
+      this.#checker.committed({ caller, verb, args: [request] }, answer)
       return answer
     }
-    const seen = { claim: see('claim'), settle: see('settle'), sweep: see('sweep'), controlBatch: see('controlBatch') }
-    return overlaid(store, seen as Partial<Store>)
+    const observed = {
+      ...{ claim: observe('claim'), settle: observe('settle'), sweep: observe('sweep') },
+      controlBatch: observe('controlBatch'),
+    }
+    return overlaid(store, observed as Partial<Store>)
   }
 
   #hostAsCaller(): Watched {
-    const ease = { isDead: false, isEnding: false, frozenUntil: 0, cutOffUntil: 0, deafUntil: 0, calmSince: 0 }
+    const state = { isDead: false, isEnding: false, frozenUntil: 0, cutOffUntil: 0, noWakeUpsUntil: 0, calmSince: 0 }
     const nothing = () => {}
     const acts = { asks: nothing, disturb: nothing, die: nothing, freeze: nothing, end: nothing }
-    return { name: 'host', place: -1, runs: [], ...ease, ...acts }
+    return { name: 'host', place: -1, runs: [], ...state, ...acts }
   }
 
   #surroundings(network: Network): Surroundings {
@@ -208,7 +218,7 @@ class Run {
         const store = network.storeOf(process, onClose)
         return wire ? overlaid(store, wire(store)) : store
       },
-      told: (process, id) => this.#checker.told(process, id),
+      reported: (process, id) => this.#checker.reported(process, id),
       gone: (process) => this.#succeed(process),
       ...(makeLoop && { makeLoop }),
     }
@@ -225,7 +235,7 @@ class Run {
   #start(around: Surroundings, place: number, nth: number): void {
     const process = new Process(around, { name: `p${place}.${nth}`, place })
     this.#processes.push(process)
-    this.#declare(process.holdfast).catch(() => undefined) // the host has
+    this.#declare(process.holdfast).catch(() => undefined) // the host has declared it
   }
 
   async #declare(holdfast: Holdfast): Promise<void> {
@@ -234,7 +244,7 @@ class Run {
     await holdfast.schedule(scheduleName, { cron: '* * * * * *', queue: ticks, payload: { label: 'tick' }, missed })
   }
 
-  /** Somebody else takes its place after a while. */
+  /** Another process starts in its place after a while. */
   #succeed({ place }: Process): void {
     const nth = this.#processes.filter((process) => process.place === place).length
     this.#timeline.after(this.#random.between(1, 800), null, () => {
@@ -242,15 +252,15 @@ class Run {
     })
   }
 
-  /** Looks every now and then, resumes what is paused, and empties the queues that no worker serves. */
+  /** Until a time: resumes every paused queue and batch, and empties the queues that no worker serves. */
   async #drain(world: World, untilMs: number, isDone: () => boolean | Promise<boolean>): Promise<void> {
     while (this.#timeline.now < untilMs && !(await isDone())) {
       for (const { name, paused, ready } of await world.holdfast.queues()) {
         if (paused) await setPaused(world, name, false)
         this.#checker.pause(name, false)
-        if (name.startsWith('valve-') && ready > 0) await this.#empty(world, name)
+        if (name.startsWith('own-') && ready > 0) await this.#empty(world, name)
       }
-      await letGo(world.holdfast)
+      await resumeBatches(world.holdfast)
       await this.#timeline.run(Math.min(untilMs, this.#timeline.now + lookEveryMs))
     }
   }
@@ -266,7 +276,7 @@ class Run {
     this.#isOver = true
     for (const process of this.#alive) {
       if (!isWell(process))
-        this.#accuse('who survives is well', `${process.name}: ${JSON.stringify(process.worker.health())}`)
+        this.#accuse('a surviving worker is healthy', `${process.name}: ${JSON.stringify(process.worker.health())}`)
       process.end(1_000)
     }
     await this.#timeline.run(this.#timeline.now + closeMs, () => this.#alive.length === 0)
@@ -278,20 +288,20 @@ class Run {
     this.#violations.push({ promise, what: text })
   }
 
-  /** Later with every note. */
+  /** A little later with every note, so that notes have an order. */
   #noteTime(): number {
     this.#ticks += 1
     return this.#timeline.now + this.#ticks * 1e-6
   }
 }
 
-/** Takes work and owes nothing, or has left. */
+/** Healthy with nothing to settle, or ending. */
 function isWell({ worker, isEnding }: Process): boolean {
   const { ok, running, unsettled, abandoned } = worker.health()
   return isEnding || ((ok || abandoned > 0) && running === 0 && unsettled === 0)
 }
 
-/** Slots of the schedule, and what is limited or of a batch, are judged apart. */
+/** Without slots of the schedule, and jobs with limits or of a batch: these are judged separately. */
 function withoutTicks({ jobs, queues, ...rest }: Observation): Observation {
   return {
     ...rest,
@@ -301,7 +311,7 @@ function withoutTicks({ jobs, queues, ...rest }: Observation): Observation {
   }
 }
 
-/** The same store, but for some of it. */
+/** The same store with some of its methods replaced. */
 function overlaid(store: Store, instead: Partial<Store>): Store {
   return new Proxy(store, {
     get: (target, name) => {

@@ -1,7 +1,7 @@
-// Where a simulation takes place: a time that nobody waits for, and the events that are to come, one after the other. What
-// an event sets in motion comes to rest before the next one happens, so that nothing but the seed decides what meets what.
+// The virtual time of a simulation, and its coming events, one after the other. All work that an event starts has come to rest
+// before the next event, so that only the seed decides the order.
 
-/** Whose events these are. Who is dead is past all of them; who is frozen meets them late. */
+/** The process of an event. A dead process gets no event any more; a frozen one gets it late. */
 export interface Actor {
   readonly isDead: boolean
   readonly frozenUntil: number
@@ -14,10 +14,10 @@ interface Event {
   isOff: boolean
 }
 
-/** The store's time begins here. */
+/** The clock of the store begins here. */
 export const epochMs = Date.UTC(2030, 0, 1)
 
-/** Turns of the event loop within which all comes to rest: a settlement waits for one, and so does who waits for a place. */
+/** Turns of the event loop within which all work comes to rest: a flush waits for one, and so does a loop without a free slot. */
 const turnsToRest = 2
 
 export class Timeline {
@@ -32,12 +32,12 @@ export class Timeline {
     return this.#now
   }
 
-  /** What a store or a person would read from a clock. */
+  /** The time of day, as the store reads it. */
   get clock(): number {
     return epochMs + Math.floor(this.#now) + this.#jumpedMs
   }
 
-  /** Somebody sets the clock forward; timers do not notice. */
+  /** Sets the clock forward; timers do not notice. */
   setForward(ms: number): void {
     this.#jumpedMs += Math.floor(ms)
   }
@@ -47,7 +47,7 @@ export class Timeline {
     return this.#count
   }
 
-  /** What it answers is waited for before the next event. Answers how to call it off. */
+  /** A promise that `call` returns is awaited before the next event. Returns a function that cancels the event. */
   after(ms: number, actor: Actor | null, call: () => unknown): () => void {
     const event = { at: this.#now + Math.max(0, ms), actor, call, isOff: false }
     this.#insert(event)
@@ -56,7 +56,7 @@ export class Timeline {
     }
   }
 
-  /** Goes on until it is done, or this time has come; answers whether it is done. */
+  /** Runs events until `isDone`, or until this time; answers whether it is done. */
   async run(untilMs: number, isDone: () => boolean = () => false): Promise<boolean> {
     await rest()
     for (;;) {
@@ -79,7 +79,7 @@ export class Timeline {
     return isDone()
   }
 
-  /** Behind all that happen at the same time. */
+  /** After all events of the same time. */
   #insert(event: Event): void {
     let [low, high] = [0, this.#events.length]
     while (low < high) {
@@ -91,7 +91,7 @@ export class Timeline {
   }
 }
 
-/** Everything that is on its way in this process arrives. */
+/** Resolves when all promises of this process that can resolve have done so. */
 export async function rest(): Promise<void> {
   for (let turn = 0; turn < turnsToRest; turn++) await new Promise((resolve) => setImmediate(resolve))
 }

@@ -1,5 +1,5 @@
-// What happened, line by line. Ids and fences are random in a simulation as anywhere; nothing is decided by them, and here
-// they are called by the order in which they appeared. So the same seed writes the same lines.
+// What happened in a run, line by line. Ids and fences are random, also in a simulation. They decide nothing, and the trace
+// numbers them in the order in which they appear. So the same seed writes the same lines.
 
 import { createHash } from 'node:crypto'
 import type { Timeline } from './timeline.ts'
@@ -13,8 +13,8 @@ export class Trace {
     this.#timeline = timeline
   }
 
-  add(who: string, what: string): void {
-    this.lines.push(`${this.#timeline.now.toFixed(2).padStart(9)} ${who.padEnd(5)} ${what}`)
+  add(actor: string, what: string): void {
+    this.lines.push(`${this.#timeline.now.toFixed(2).padStart(9)} ${actor.padEnd(5)} ${what}`)
   }
 
   /** A short name for an id or a fence. */

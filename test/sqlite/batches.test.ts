@@ -1,5 +1,5 @@
-// What batches ask of this store alone: lanes that a claim looks into, chores that a dead process has left, counts that
-// land with the items or not at all.
+// Batches, where the SQLite store does its own work: lanes that a claim reads, steps that a dead process has left, and counts
+// that are stored with the items or not at all.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { undefinedQueue } from '../../src/job/stored-definition.ts'
@@ -9,18 +9,18 @@ import { minute, newJob, storeWorld } from './store-world.ts'
 const items = (count: number, job = {}) => Array.from({ length: count }, () => newJob(job))
 
 describe('batches in SQLite', () => {
-  test('a claim looks only into lanes that are open, however many batches are paused or have no room', async () => {
+  test('a claim reads only open lanes, however many batches are paused or have no free slot', async () => {
     await using world = await storeWorld()
     const { store, claim, db } = world
     for (let i = 0; i < 30; i++) {
       const batch = await world.openBatch({ concurrency: 1 })
       await store.addItems({ batch, at: null, jobs: items(2) })
-      if (i % 3 === 0) await world.steer(batch, 'pause')
+      if (i % 3 === 0) await world.control(batch, 'pause')
     }
     const open = () => db.prepare('select count(*) as lanes from holdfast_lane where open = 1').get()?.['lanes']
     assert.equal(open(), 20)
     const jobs = await claim(100)
-    assert.equal(jobs.length, 20, 'one of each batch that is not paused')
+    assert.equal(jobs.length, 20, 'one job of each batch that is not paused')
     assert.equal(open(), 0)
     assert.deepEqual(await claim(), [])
     await world.settle(jobs.slice(0, 5))
@@ -39,20 +39,20 @@ describe('batches in SQLite', () => {
   })
 
   for (const max of [1, 10_000]) {
-    test(`a batch that is over stays until its failed items are retried, with steps of ${max}`, async () => {
+    test(`a batch past its retention stays until its failed items are retried, with steps of ${max}`, async () => {
       await using world = await storeWorld()
       const { store, clock, claim, db } = world
       const batch = await world.openBatch({ retainMs: minute / 4 })
       await store.addItems({ batch, at: null, jobs: items(1_002) })
-      await world.steer(batch, 'close')
+      await world.control(batch, 'close')
       const jobs = await claim(1_002)
       await world.settle(jobs.slice(0, -1))
       const dead = { as: 'dead', error: { name: 'Error', message: 'no' }, ending: 'failed' } as const
       await world.settle(jobs.slice(-1), dead as never)
       assert.notEqual((await store.batch({ id: batch }))?.finishedAt ?? null, null)
       clock.time += minute / 2
-      // The first step of the retry meets the items that are done, and the sweep comes before the next.
-      await Promise.all([world.steer(batch, 'retryFailed'), store.sweep({ max })])
+      // The first step of the retry reads the done items, and the sweep runs before the next step.
+      await Promise.all([world.control(batch, 'retryFailed'), store.sweep({ max })])
       assert.deepEqual(
         (await claim()).map(({ id }) => id),
         jobs.slice(-1).map(({ id }) => id),
@@ -79,7 +79,7 @@ describe('batches in SQLite', () => {
     assert.ok((seen.get(null) ?? 0) > 50, 'about every other')
   })
 
-  test('a lane where nothing is left is gone, and comes back with the next item', async () => {
+  test('an empty lane is removed, and created again with the next item', async () => {
     await using world = await storeWorld()
     const { store, claim, db } = world
     const batch = await world.openBatch()
@@ -96,14 +96,14 @@ describe('batches in SQLite', () => {
     )
   })
 
-  test('what a cancel has left undone is done by sweeps, in bounded steps', async () => {
+  test('an interrupted cancel is completed by sweeps, in bounded steps', async () => {
     await using world = await storeWorld()
     const { store, db } = world
     const batch = await world.openBatch()
     await store.addItems({ batch, at: null, jobs: items(250) })
     const [running] = await world.claim(1)
-    await world.steer(batch, 'close')
-    // As a process leaves it that dies after its first step.
+    await world.control(batch, 'close')
+    // The state after a process died after its first step.
     db.exec(`update holdfast_batch set is_cancelled = 1, is_open = 0, chore = 'cancel', chore_after = 0`)
     db.exec('update holdfast_lane set open = 0')
     assert.deepEqual(await world.claim(), [])
@@ -120,17 +120,17 @@ describe('batches in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('a retry of what failed begins again where another is half done', async () => {
+  test('a retry of failed items starts over if an earlier retry was interrupted', async () => {
     await using world = await storeWorld()
     const { store, db } = world
     const batch = await world.openBatch()
     await store.addItems({ batch, at: 0, jobs: items(6) })
     await world.settle(await world.claim(6), { as: 'dead', error: { message: 'no' }, effects: null })
-    // As a process leaves it that has brought back the first half, which has died again.
+    // The state after a process died that had retried the first half, which is dead again.
     db.exec(
       `update holdfast_batch set chore = 'retry', chore_after = (select cast(avg(seq) as integer) from holdfast_job)`,
     )
-    await world.steer(batch, 'retryFailed')
+    await world.control(batch, 'retryFailed')
     const record = await store.batch({ id: batch })
     assert.deepEqual([record?.waiting, record?.dead], [6, 0])
     assertCountsEqualRecount(db)
@@ -141,17 +141,17 @@ describe('batches in SQLite', () => {
     const { store, db } = world
     const batch = await world.openBatch()
     await store.addItems({ batch, at: null, jobs: items(2_500) })
-    await world.steer(batch, 'close')
+    await world.control(batch, 'close')
     for (let jobs = await world.claim(1_000); jobs.length > 0; jobs = await world.claim(1_000)) {
       await world.settle(jobs, { as: 'dead', error: { message: 'no' }, effects: null })
     }
     assert.deepEqual((await store.batch({ id: batch }))?.state, 'done')
-    const retried = await world.steer(batch, 'retryFailed')
+    const retried = await world.control(batch, 'retryFailed')
     assert.ok('waiting' in retried)
     assert.deepEqual([retried.waiting, retried.dead, retried.round, retried.state], [2_500, 0, 2, 'running'])
     assertCountsEqualRecount(db)
     const [running] = await world.claim(1)
-    await world.steer(batch, 'delete')
+    await world.control(batch, 'delete')
     assert.equal(await store.batch({ id: batch }), null)
     assert.equal(db.prepare('select count(*) as jobs from holdfast_job').get()?.['jobs'], 1)
     assertCountsEqualRecount(db)
@@ -163,12 +163,12 @@ describe('batches in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('one settlement of many that gives a batch up takes along those that come after it', async () => {
+  test('if one of many settlements fails a batch, later ones that would retry or release an item cancel it', async () => {
     await using world = await storeWorld()
     const { store, db } = world
     const batch = await world.openBatch({ failShare: 0.2 })
     await store.addItems({ batch, at: null, jobs: items(4) })
-    await world.steer(batch, 'close')
+    await world.control(batch, 'close')
     const jobs = await world.claim()
     const error = { message: 'no' }
     const put = { put: [{ key: 'k', value: '1', ttlMs: null }], delete: [], sql: [], enqueue: [] }
@@ -191,7 +191,7 @@ describe('batches in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('items that are refused leave no trace in what is counted', async () => {
+  test('refused items are not counted', async () => {
     await using world = await storeWorld()
     const { store, db } = world
     const batch = await world.openBatch()
@@ -204,7 +204,7 @@ describe('batches in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('a settlement whose effects fail counts what it has cost, and nothing else of what it said', async () => {
+  test('a settlement whose effects fail counts its costs, and nothing else of its annotations', async () => {
     await using world = await storeWorld()
     const { store, db } = world
     const batch = await world.openBatch()
@@ -218,7 +218,7 @@ describe('batches in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('doctor finds and mends batches that are miscounted, and items where no claim looks', async () => {
+  test('the doctor finds and repairs miscounted batches, and items in lanes that no claim reads', async () => {
     await using world = await storeWorld()
     const { store, db } = world
     const batch = await world.openBatch()
@@ -237,13 +237,13 @@ describe('batches in SQLite', () => {
     assert.equal((await world.claim()).length, 3)
   })
 
-  test('a batch is pruned once its time is over, and a dead item of it comes back as a job of none', async () => {
+  test('a batch is pruned once its retention is over, and a dead item of it is requeued as a job without a batch', async () => {
     await using world = await storeWorld()
     const { store, db, clock } = world
     await store.define([{ name: 'mail', ...undefinedQueue, retainDoneMs: 0, retainDeadMs: 60 * minute, limits: null }])
     const batch = await world.openBatch()
     await store.addItems({ batch, at: null, jobs: items(1) })
-    await world.steer(batch, 'close')
+    await world.control(batch, 'close')
     const [job] = await world.claim()
     assert.ok(job)
     await world.settle([job], { as: 'dead', error: { message: 'no' }, effects: null })

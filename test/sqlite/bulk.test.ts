@@ -1,22 +1,22 @@
-// What is done to many jobs walks over none that it is not done to. SQLite does not tell how many rows a statement came by, so its
-// plans are looked at: each step searches by an index, whatever else there is and whatever the statistics say.
+// Bulk operations read only the jobs that they change. SQLite does not report how many rows a statement read, so the test checks
+// query plans: each step searches by an index, whatever rows and statistics there are.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { selectListed, selectShelved } from '../../src/store/sqlite/alter.ts'
+import { selectListed, selectRetained } from '../../src/store/sqlite/alter.ts'
 import { selectItems } from '../../src/store/sqlite/batch/chores.ts'
 import { selectDeadEarlier, selectDeadTied } from '../../src/store/sqlite/control.ts'
 import { minute, newJob, storeWorld } from './store-world.ts'
 
 const statements: Readonly<Record<string, readonly [text: string, bounds: RegExp]>> = {
-  'requeueAll, of the same moment': [
+  'requeueAll, of jobs that ended at the same time': [
     selectDeadTied,
     /holdfast_ended_by_age \(retention_class=\? AND finished_at=\? AND rowid<\?\)/,
   ],
-  'requeueAll, of earlier ones': [
+  'requeueAll, of jobs that ended earlier': [
     selectDeadEarlier,
     /holdfast_ended_by_age \(retention_class=\? AND finished_at>\? AND finished_at<\?\)/,
   ],
-  'purge of finished jobs': [selectShelved, /holdfast_ended_by_age \(retention_class=\?\)/],
+  'purge of finished jobs': [selectRetained, /holdfast_ended_by_age \(retention_class=\?\)/],
   'purge of ready jobs': [selectListed('ready'), /\(queue=\?\)/],
   'purge of held jobs': [selectListed('held'), /\(queue=\?\)/],
   'purge of scheduled jobs': [selectListed('scheduled'), /\(queue=\?\)/],
@@ -40,14 +40,14 @@ describe('bulk work in SQLite searches by an index:', () => {
           .prepare(`explain query plan ${text}`)
           .all()
           .map(({ detail }) => String(detail))
-        for (const step of plan) assert.match(step, /^SEARCH |^SCAN s /) // s: shelves, of which a queue has a few
+        for (const step of plan) assert.match(step, /^SEARCH |^SCAN s /) // s: retention classes, of which a queue has a few
         assert.match(plan[0] ?? '', bounds)
         if (isAnalysed) world.db.exec('drop table sqlite_stat1')
       })
     }
   }
 
-  test('a dry run that goes in chunks through jobs of one moment and of many meets each once', async () => {
+  test('a dry run in chunks counts each job once, whether they ended at one time or at many', async () => {
     await using world = await storeWorld()
     const { store, clock } = world
     const dead = { as: 'dead', error: { name: 'Error', message: 'no' }, ending: 'failed' } as const

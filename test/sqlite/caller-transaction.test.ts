@@ -1,4 +1,4 @@
-// Enqueue in the transaction of a connection of one's own. What every store promises of it is in test/conformance/.
+// Enqueue in a transaction of the caller's own connection. What every store promises is in test/conformance/.
 import assert from 'node:assert/strict'
 import { symlinkSync } from 'node:fs'
 import { join } from 'node:path'
@@ -12,7 +12,7 @@ import { type JobsFile, jobsFile } from './jobs-file.ts'
 import { Program, startTogether } from './process.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 
-describe('what is no open transaction on the file is refused, and says what to do', () => {
+describe('anything but an open transaction on the file is refused, and the error says what to do', () => {
   const wrong: Readonly<Record<string, readonly [says: RegExp, tx: (file: JobsFile) => unknown]>> = {
     'an object': [/your own DatabaseSync .* with a transaction open/, () => ({ exec: () => undefined })],
     'a transaction of another driver': [/your own DatabaseSync/, () => ({ query: async () => ({ rows: [] }) })],
@@ -41,7 +41,7 @@ describe('what is no open transaction on the file is refused, and says what to d
   }
 })
 
-test('the file may be named by a link, and rows may come as the caller likes them', async () => {
+test('the file may be named by a link, and the caller may choose any row format', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const link = join(file.directory, 'link.db')
@@ -61,7 +61,7 @@ test('the file may be named by a link, and rows may come as the caller likes the
   assertCountsEqualRecount(file.raw())
 })
 
-test('a connection that was closed and opened again is as good as new', async () => {
+test('a connection that was closed and opened again works', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const db = file.raw()
@@ -75,7 +75,7 @@ test('a connection that was closed and opened again is as good as new', async ()
   assert.deepEqual(await claimOrder(holdfast, ['mail']), [0, 1, 2])
 })
 
-test('when the call returns nothing is left to do, whatever the caller does next', async () => {
+test('when the call returns, its work is complete, whatever the caller does next', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const db = file.raw()
@@ -89,8 +89,8 @@ test('when the call returns nothing is left to do, whatever the caller does next
   assert.deepEqual(await claimOrder(holdfast, ['mail']), ['one', 'two'])
 })
 
-describe('what SQLite itself refuses is the caller’s to see, and leaves nothing of the request behind', () => {
-  test('somebody else is writing', async () => {
+describe('an error of SQLite itself is thrown to the caller, and nothing of the request is stored:', () => {
+  test('another connection is writing', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     await holdfast.queue('mail').enqueue('first')
@@ -105,7 +105,7 @@ describe('what SQLite itself refuses is the caller’s to see, and leaves nothin
     assertCountsEqualRecount(other)
   })
 
-  test('it looked before somebody else wrote', async () => {
+  test('the transaction read before another connection wrote', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     const db = begun(file.raw())
@@ -143,7 +143,7 @@ describe('what SQLite itself refuses is the caller’s to see, and leaves nothin
   })
 })
 
-test('a transaction that is left open makes writers say STORE_UNAVAILABLE in the end, and harms nothing', async () => {
+test('a transaction that is left open ends writes with STORE_UNAVAILABLE, and harms nothing', async () => {
   await using file = await jobsFile()
   await using holdfast = await open(sqlite({ path: file.path, busyTimeout: '300ms' }))
   const mail = holdfast.queue('mail')
@@ -154,8 +154,8 @@ test('a transaction that is left open makes writers say STORE_UNAVAILABLE in the
   const calls = [mail.enqueue('outside'), mail.claim(), lease?.done(), holdfast.kv.put('k', 1)]
   const errors = await Promise.all(calls.map((call) => rejects(call as Promise<unknown>, 'STORE_UNAVAILABLE')))
   for (const { message } of errors)
-    assert.match(message, /writing for more than 300 ms; is there a transaction left open/)
-  assert.equal((await holdfast.stats('mail')).running, 1) // reads go on
+    assert.match(message, /writing for more than 300 ms; look for a transaction that was left open/)
+  assert.equal((await holdfast.stats('mail')).running, 1) // reads still work
   db.exec('commit')
   await lease?.done()
   await mail.enqueue('last')
@@ -164,7 +164,7 @@ test('a transaction that is left open makes writers say STORE_UNAVAILABLE in the
   assertCountsEqualRecount(db)
 })
 
-test('a store that is busy in its own thread and a caller’s transactions never mix up numbers or counts', async () => {
+test('numbers and counts are right when the store and a caller’s transactions write at the same time', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const mail = holdfast.queue<string>('mail')
@@ -189,18 +189,18 @@ test('a store that is busy in its own thread and a caller’s transactions never
   assertCountsEqualRecount(file.raw())
 })
 
-test('several processes that enqueue in transactions of their own leave what they committed, and it is claimed once', async () => {
+test('jobs that several processes enqueue in their own transactions are claimed once if committed', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const db = file.raw()
   db.exec('create table account (name text primary key)')
   const people = 60
   const programs = await startTogether(3, 'caller', (n) => [file.path, `app ${n}`, `${people}`])
-  const told = Promise.all(programs.map((program) => program.hear<string[]>()))
+  const answers = Promise.all(programs.map((program) => program.hear<string[]>()))
   const welcomed: unknown[] = []
   const wanted = 3 * people * (2 / 3)
   while (welcomed.length < wanted) await takeOne(holdfast, welcomed, '20s')
-  const committed = (await told).flat()
+  const committed = (await answers).flat()
   await Promise.all(programs.map((program) => program[Symbol.asyncDispose]()))
   assert.deepEqual(welcomed.sort(), committed.sort())
   assert.equal(count(db, 'account'), committed.length)
@@ -208,7 +208,7 @@ test('several processes that enqueue in transactions of their own leave what the
   assertCountsEqualRecount(db)
 })
 
-test('a process that is killed in its transaction leaves nothing of it', async () => {
+test('a process that is killed in its transaction leaves no job', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   await using program = Program.start('caller', file.path, 'app', 'hold')
@@ -221,7 +221,7 @@ test('a process that is killed in its transaction leaves nothing of it', async (
   assertCountsEqualRecount(file.raw())
 })
 
-test('a claim that waits is woken by the caller’s commit within 50 ms', async (t) => {
+test('a waiting claim is woken by the caller’s commit within 50 ms', async (t) => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const db = file.raw()
@@ -229,7 +229,7 @@ test('a claim that waits is woken by the caller’s commit within 50 ms', async 
   for (let n = 0; n < 20; n++) {
     const claim = holdfast.claim(['mail'], { wait: '20s' })
     await holdfast.queues()
-    await holdfast.queues() // it has looked, and waits
+    await holdfast.queues() // the claim has found nothing, and waits
     db.exec('begin')
     const answered = holdfast.queue('mail').enqueue(n, { tx: db })
     db.exec('commit')
@@ -244,7 +244,7 @@ test('a claim that waits is woken by the caller’s commit within 50 ms', async 
   assert.ok(median < 50, `picked up after ${tookMs.map((ms) => ms.toFixed(1)).join(', ')} ms`)
 })
 
-test('numbers that a rolled back transaction was given are not missed', async () => {
+test('a rolled-back enqueue disturbs neither later versions nor later claims', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const db = file.raw()
@@ -282,7 +282,7 @@ async function takeOne(holdfast: Holdfast, taken: unknown[], wait = '0s'): Promi
   taken.push(lease.job.payload)
 }
 
-test('a definition that was rolled back is stored later, though another process has taken its version', async () => {
+test('a definition that was rolled back is stored later, although another process has used its version', async () => {
   await using file = await jobsFile()
   const [holdfast, other] = [await file.open(), await file.open()]
   const db = file.raw()
@@ -296,7 +296,7 @@ test('a definition that was rolled back is stored later, though another process 
   await enqueueIn('rollback')
   await other.queue('mail', { attempts: 3 }).enqueue(1)
   assert.deepEqual(await enqueueIn('commit'), { version: 2, attempts: 7 })
-  assert.deepEqual(await enqueueIn('commit'), { version: 2, attempts: 7 }, 'it is defined once')
+  assert.deepEqual(await enqueueIn('commit'), { version: 2, attempts: 7 }, 'it is stored once')
   await other.queue('mail', { attempts: 4 }).enqueue(1)
-  assert.deepEqual(await enqueueIn('commit'), { version: 3, attempts: 4 }, 'what is defined later stays')
+  assert.deepEqual(await enqueueIn('commit'), { version: 3, attempts: 4 }, 'a later definition stays')
 })

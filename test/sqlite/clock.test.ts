@@ -1,4 +1,4 @@
-// The machine's clock is the store's, and somebody may set it back.
+// The store uses the machine's clock, which may be set back.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { VirtualClock } from '../../src/testing/index.ts'
@@ -9,7 +9,7 @@ import { assertCountsEqualRecount } from './recount.ts'
 const leaseMs = 30_000
 const sweepMs = 1_000
 
-test('a lease taken before the clock was set back an hour is rescued within lease and sweep, not an hour later', async () => {
+test('a lease from before the clock was set back an hour expires after its time plus one sweep, not an hour later', async () => {
   await using file = await jobsFile()
   const clock = new VirtualClock()
   const holdfast = await file.open({ clock })
@@ -23,7 +23,7 @@ test('a lease taken before the clock was set back an hour is rescued within leas
     passedMs += sweepMs
     await holdfast.sweep()
   }
-  assert.ok(passedMs >= leaseMs, `taken back after ${passedMs} ms of a lease of ${leaseMs}`)
+  assert.ok(passedMs >= leaseMs, `rescued after ${passedMs} ms of a lease of ${leaseMs}`)
   const again = await claimOne(holdfast, 'mail')
   assert.equal(again.job.attempt, 2)
   await assert.rejects(lease.done(), { code: 'LEASE_LOST' })
@@ -31,7 +31,7 @@ test('a lease taken before the clock was set back an hour is rescued within leas
   assertCountsEqualRecount(file.raw())
 })
 
-test('after the clock was set back a renewal holds the job for as long as it says', async () => {
+test('after the clock was set back, a renewal lasts as long as requested', async () => {
   await using file = await jobsFile()
   const clock = new VirtualClock()
   const holdfast = await file.open({ clock })

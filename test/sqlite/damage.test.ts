@@ -1,4 +1,4 @@
-// Rows that went missing, or say what they cannot, behind the store's back. What a damaged text leads to is shown for every
+// Rows that are missing or hold impossible values, after changes outside of the store. Damaged texts are tested for every
 // store in `../conformance/damage.ts`.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
@@ -7,7 +7,7 @@ import { claimOne, deadJob, readJob, rejects, stateOf } from '../conformance/exp
 import { jobsFile } from './jobs-file.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 
-test('a claim of more than fits a message gives what fits, and the next one the rest', async () => {
+test('a claim of more than a message can carry returns a part, and the next claim the rest', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const payload = 'x'.repeat(1024 * 1024 - 2)
@@ -19,7 +19,7 @@ test('a claim of more than fits a message gives what fits, and the next one the 
   assert.equal(new Set([...first, ...second].map(({ job }) => job.id)).size, 40)
 })
 
-test('a lease whose job is gone is dropped when it runs out, and counted no longer', async () => {
+test('a lease whose job is gone is removed when it expires, and no longer counted', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const { id } = await holdfast.queue('mail').enqueue(1)
@@ -29,13 +29,13 @@ test('a lease whose job is gone is dropped when it runs out, and counted no long
   const db = file.raw()
   db.prepare('delete from holdfast_job where id = ?').run(id)
   await delay(5)
-  assert.equal((await holdfast.sweep()).rescued, 1, 'the neighbour')
+  assert.equal((await holdfast.sweep()).rescued, 1, 'the other job of the claim')
   await rejects(lost.done(), 'LEASE_LOST')
   assert.equal((await holdfast.stats()).running, 0)
   assertCountsEqualRecount(db)
 })
 
-test('a lease whose claim is gone cannot be settled any more, and runs out', async () => {
+test('a lease whose claim is gone cannot be settled, and expires', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const { id } = await holdfast.queue('mail').enqueue(1)
@@ -51,7 +51,7 @@ test('a lease whose claim is gone cannot be settled any more, and runs out', asy
   assertCountsEqualRecount(db)
 })
 
-test('a list that names jobs which are not there is read, claimed from and swept as if it did not', async () => {
+test('a list with entries of missing jobs is read, claimed from and swept normally', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const before = new Date(Date.now() + 50)
@@ -72,7 +72,7 @@ test('a list that names jobs which are not there is read, claimed from and swept
   assert.equal((await holdfast.sweep()).promoted, 1)
   assert.equal((await holdfast.sweep()).overdue, 0)
   const due = db.prepare('select count(*) as n from holdfast_overdue').get()
-  assert.deepEqual({ ...due }, { n: 0 }, 'nothing is left to be looked at again and again')
+  assert.deepEqual({ ...due }, { n: 0 }, 'no entry is left that every sweep would read again')
   const leases = await holdfast.claim(['mail'], { max: 10 })
   assert.deepEqual(
     leases.map(({ job }) => job.payload),
@@ -81,7 +81,7 @@ test('a list that names jobs which are not there is read, claimed from and swept
   for (const lease of leases) assert.equal((await lease.done()).state, 'done')
 })
 
-test('a job that runs or has ended is not cancelled because a list says that it is overdue', async () => {
+test('a job that runs or has ended is not cancelled because of a leftover entry among the overdue', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const { id: running } = await holdfast.queue('mail').enqueue(1)
@@ -94,13 +94,13 @@ test('a job that runs or has ended is not cancelled because a list says that it 
   )
   for (const id of [running, dead]) insert.run(id)
   await delay(5)
-  assert.equal((await holdfast.sweep()).overdue, 1, 'the one that is late')
+  assert.equal((await holdfast.sweep()).overdue, 1, 'the overdue job')
   assert.deepEqual([await stateOf(holdfast, running), await stateOf(holdfast, dead)], ['running', 'dead'])
   assert.equal((await lease.done()).state, 'done')
   assertCountsEqualRecount(db)
 })
 
-test('a time that no calendar has keeps nobody from being swept', async () => {
+test('a time that no calendar has does not stop the sweep of other jobs', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: new Date(Date.now() + 60_000), delay: '1h' })
@@ -116,7 +116,7 @@ test('a time that no calendar has keeps nobody from being swept', async () => {
   assertCountsEqualRecount(db)
 })
 
-test('a job whose queue is gone is passed over, and the others are rescued', async () => {
+test('a job whose queue is gone is skipped, and the others are rescued', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   for (const queue of ['mail', 'post']) {
@@ -132,7 +132,7 @@ test('a job whose queue is gone is passed over, and the others are rescued', asy
   assert.equal((await claimOne(holdfast, 'mail')).job.payload, 2)
 })
 
-test('a key whose holder is gone is free: the next job is not taken for its duplicate', async () => {
+test('a key whose job is gone is free: the next job is not a duplicate', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const options = { dedup: { key: 'k' }, idempotencyKey: 'i' }
@@ -143,13 +143,13 @@ test('a key whose holder is gone is free: the next job is not taken for its dupl
   db.prepare('delete from holdfast_job where id = ?').run(gone.id)
   const next = await holdfast.queue('mail').enqueue(1, options)
   assert.equal(next.status, 'created')
-  assert.equal((await holdfast.queue('mail').enqueue(1, options)).id, next.id, 'whose it is now')
+  assert.equal((await holdfast.queue('mail').enqueue(1, options)).id, next.id, 'the key belongs to the new job')
   assert.equal((await claimOne(holdfast, 'mail')).job.id, next.id)
   await holdfast.requeue(requeued)
   assert.equal(await stateOf(holdfast, requeued), 'ready')
 })
 
-test('a count that hides jobs is set right by the next sweep', async () => {
+test('a wrong count that hides jobs is corrected by the next sweep', async () => {
   for (const count of [0, -3]) {
     await using file = await jobsFile()
     const holdfast = await file.open()
@@ -163,7 +163,7 @@ test('a count that hides jobs is set right by the next sweep', async () => {
   }
 })
 
-test('numbers that cannot be are shown as they stand, and the job goes its way', async () => {
+test('impossible numbers are shown as they are stored, and the job runs normally', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const jobs = await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }, { payload: 3 }])
@@ -175,12 +175,12 @@ test('numbers that cannot be are shown as they stand, and the job goes its way',
   assert.equal((await readJob(holdfast, jobs[0]?.id ?? '')).attempts, -5)
   const [early, late, unharmed] = await holdfast.claim(['mail'], { max: 3 })
   assert.equal((await early?.retry(new Error('no'), { delay: '1h' }))?.state, 'scheduled', 'it has attempts left')
-  assert.equal((await late?.retry(new Error('no')))?.state, 'dead', 'it had more than it may have')
+  assert.equal((await late?.retry(new Error('no')))?.state, 'dead', 'it has used more attempts than allowed')
   assert.equal((await unharmed?.done())?.state, 'done')
   assertCountsEqualRecount(db)
 })
 
-test('a queue whose name was damaged: its jobs die when they are claimed, and those claimed with them do not', async () => {
+test('jobs of a queue with a damaged name die when they are claimed, and the other jobs of that claim do not', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const { id } = await holdfast.queue('mail').enqueue(1)
@@ -195,7 +195,7 @@ test('a queue whose name was damaged: its jobs die when they are claimed, and th
   assert.deepEqual([state, error?.code], ['dead', 'INVALID_NAME'])
 })
 
-test('a state that there is not is shown as it stands, and holds up nobody', async () => {
+test('an unknown state is shown as it is stored, and delays no other job', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const id = await deadJob(holdfast, 'mail')

@@ -1,4 +1,4 @@
-// Each finding on a real file that something really happened to, and gone after what the finding says to do.
+// Every finding of the doctor: on a real file in the state that causes it, and gone after the fix that the finding names.
 import assert from 'node:assert/strict'
 import { open as openFile } from 'node:fs/promises'
 import { test } from 'node:test'
@@ -8,7 +8,7 @@ import { claimOne } from '../conformance/expect.ts'
 import { jobsFile } from './jobs-file.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 
-test('a file that nothing happened to is well', async () => {
+test('a fresh file has no findings', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   await holdfast.queue('mail').enqueue(1)
@@ -31,7 +31,7 @@ test('counts that differ from a recount', async () => {
   assertCountsEqualRecount(db)
 })
 
-test('jobs that are in no list, because their lease, their place or their time was deleted', async () => {
+test('jobs without a state, because their lease, their place or their time was deleted', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const { id } = await holdfast.queue('mail').enqueue('held')
@@ -51,7 +51,7 @@ test('jobs that are in no list, because their lease, their place or their time w
   assertCountsEqualRecount(db)
 })
 
-test('a journal mode that is not WAL, which opening the file to write sets back', async () => {
+test('a journal mode that is not WAL, which opening the file for writing corrects', async () => {
   await using file = await jobsFile()
   await (await file.open()).close()
   const db = file.raw()
@@ -63,7 +63,7 @@ test('a journal mode that is not WAL, which opening the file to write sets back'
   assert.deepEqual(await bad(await file.open(), { fix: true }), [])
 })
 
-test('a page that was damaged', async () => {
+test('a damaged page', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   await holdfast.queue('mail').enqueueMany(Array.from({ length: 2_000 }, (_, n) => ({ payload: `job ${n}` })))
@@ -84,7 +84,7 @@ test('a page that was damaged', async () => {
   await reader.close()
 })
 
-test('somebody who keeps the file locked for writing', async () => {
+test('a connection that keeps the file locked for writing', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   await holdfast.queue('mail').enqueue(1)
@@ -95,7 +95,7 @@ test('somebody who keeps the file locked for writing', async () => {
   assert.deepEqual(await bad(holdfast), [])
 })
 
-test('a log that grows because somebody reads for long', async () => {
+test('a log that grows because of a long read', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   await holdfast.queue('mail').enqueue(1)
@@ -111,7 +111,7 @@ test('a log that grows because somebody reads for long', async () => {
   assert.deepEqual(await bad(holdfast), [])
 })
 
-test('a file on another machine, and a disk that is nearly full', () => {
+test('a file on a network file system, and a disk that is nearly full', () => {
   assert.deepEqual([fileSystem(0xef53)[0]?.severity, fileSystem(0x6969)[0]?.severity], ['fine', 'warning'])
   assert.match(fileSystem(0xff534d42)[0]?.sentence ?? '', /on CIFS/)
   const mib = 2 ** 20
@@ -131,12 +131,12 @@ async function bad(holdfast: Holdfast, options: DoctorOptions = {}): Promise<Fin
   return (await holdfast.doctor(options)).filter(({ severity }) => severity !== 'fine')
 }
 
-/** The finding of this name, which must be there and not be fine. */
+/** The finding with this id, which must exist and not be fine. */
 async function one(holdfast: Holdfast, id: string, options: DoctorOptions = {}): Promise<Finding> {
   const findings = await bad(holdfast, options)
   const found = findings.find((each) => each.id === id)
-  assert.ok(found, `there is ${id} among ${findings.map((each) => each.id)}`)
-  assert.ok(found.fix, 'it says what to do')
+  assert.ok(found, `${id} is among ${findings.map((each) => each.id)}`)
+  assert.ok(found.fix, 'the finding has a fix')
   return found
 }
 

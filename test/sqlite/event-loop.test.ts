@@ -9,7 +9,7 @@ import { assertCountsEqualRecount } from './recount.ts'
 
 const heldMs = 300
 
-test('while another connection holds the file the event loop keeps turning, and the call then succeeds', async () => {
+test('while another connection has locked the file the event loop goes on, and the call then succeeds', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   await holdfast.queue('mail').enqueue('first')
@@ -25,7 +25,7 @@ test('while another connection holds the file the event loop keeps turning, and 
     holdfast.claim(['post']),
   ].map((call) => call.finally(() => answered++))
   const turns = await turnsWithin(heldMs)
-  assert.equal(answered, 0, 'nothing is answered before it could be written')
+  assert.equal(answered, 0, 'no call is answered before its write')
   other.exec('commit')
   await Promise.all(calls)
   assert.equal((await lease.done()).state, 'done')
@@ -33,7 +33,7 @@ test('while another connection holds the file the event loop keeps turning, and 
   assertCountsEqualRecount(other)
 })
 
-test('a reader in the same process is not stopped by a long read of another connection', async () => {
+test('a read is not delayed by a long read of another connection', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const { id } = await holdfast.queue('mail').enqueue('first')

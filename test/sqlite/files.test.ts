@@ -1,7 +1,7 @@
-// Files that were cut, overwritten or are somebody else's. Whatever is opened, every call succeeds or is refused with an error
-// that says what to do; the process lives on, although the store has a thread of its own.
+// Files that were truncated, overwritten or belong to another application. Whatever is opened, every call succeeds or is refused
+// with an error that says what to do. The process lives on, although the store has its own thread.
 //
-//   HOLDFAST_FUZZ_SEED=1 npm test -- test/sqlite/files.test.ts      cuts and overwrites where seed 1 does
+//   HOLDFAST_FUZZ_SEED=1 npm test -- test/sqlite/files.test.ts      damages the files as seed 1 does
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { chmod, mkdir, readFile, stat, symlink, truncate, writeFile } from 'node:fs/promises'
@@ -24,10 +24,10 @@ async function check<T>(t: TestContext, property: fc.IAsyncProperty<T>): Promise
   await fc.assert(property, { seed, numRuns: Number(process.env['HOLDFAST_FUZZ_RUNS'] ?? runs) })
 }
 
-/** Part of the way through a file, from its beginning to its end. */
+/** A position in a file, from 0 (its beginning) to 1 (its end). */
 const share = fc.double({ min: 0, max: 1, noNaN: true })
 
-/** A file with some of everything, and its log, as a process that was killed leaves them. */
+/** A file with some of everything, and its log, in the state after a process was killed. */
 async function left() {
   const scratch = await scratchDirectory()
   const path = join(scratch.path, 'left.db')
@@ -35,7 +35,7 @@ async function left() {
   await fill(holdfast)
   const files = { db: await readFile(path), log: await readFile(`${path}-wal`) }
   await holdfast.close()
-  const whole = await readFile(path) // now everything is in the file itself
+  const whole = await readFile(path) // the log is now merged into the file
   return { ...files, whole, [Symbol.asyncDispose]: () => scratch[Symbol.asyncDispose]() }
 }
 
@@ -51,12 +51,12 @@ async function fill(holdfast: Holdfast): Promise<void> {
   await Promise.all(Array.from({ length: 20 }, (_, n) => holdfast.kv.put(`key ${n}`, n)))
 }
 
-/** Opens the file and asks for everything there is; answers the codes of what was refused. */
+/** Opens the file and makes every kind of call. Returns the codes of the errors. */
 async function exercise(path: string): Promise<string[]> {
   const codes: string[] = []
   const refused = (error: unknown) => {
     if (!isHoldfastError(error)) throw new Error('an error of another kind', { cause: error })
-    assert.match(error.message, /\.$/, 'a sentence')
+    assert.match(error.message, /\.$/, 'the message is a sentence')
     codes.push(error.code)
   }
   const holdfast = await open(`sqlite:${path}`).catch(refused)
@@ -81,8 +81,8 @@ async function exercise(path: string): Promise<string[]> {
   return codes
 }
 
-describe('a file that was damaged while nobody had it open', () => {
-  test('cut anywhere: it is refused, or its calls are, and nothing else happens', async (t) => {
+describe('a file that was damaged while it was closed', () => {
+  test('truncated anywhere: opening or calls are refused, and nothing else happens', async (t) => {
     await using files = await left()
     const cut = fc.asyncProperty(share, async (part) => {
       await using scratch = await scratchDirectory()
@@ -93,7 +93,7 @@ describe('a file that was damaged while nobody had it open', () => {
     await check(t, cut)
   })
 
-  test('overwritten in places: it is refused, or its calls are, and nothing else happens', async (t) => {
+  test('overwritten in places: opening or calls are refused, and nothing else happens', async (t) => {
     await using files = await left()
     const places = fc.array(fc.tuple(share, fc.uint8Array({ minLength: 1, maxLength: 64 })), {
       minLength: 1,
@@ -111,7 +111,7 @@ describe('a file that was damaged while nobody had it open', () => {
     await check(t, overwrite)
   })
 
-  test('whose log was cut or overwritten anywhere: it is as it was after some commit, and works', async (t) => {
+  test('with a log that was truncated or overwritten anywhere: it has the state of some commit, and works', async (t) => {
     await using files = await left()
     const damage = fc.asyncProperty(share, fc.boolean(), async (part, isCut) => {
       await using scratch = await scratchDirectory()
@@ -129,20 +129,20 @@ describe('a file that was damaged while nobody had it open', () => {
     await check(t, damage)
   })
 
-  test('made of random bytes, with and without the beginning of a database: it is refused', async () => {
+  test('of random bytes, with and without a database header: it is refused', async () => {
     await using files = await left()
     await using scratch = await scratchDirectory()
     for (const begin of [0, 16, 100]) {
       const path = join(scratch.path, `random-${begin}.db`)
       await writeFile(path, Buffer.concat([files.whole.subarray(0, begin), randomBytes(50_000)]))
       const error = await rejects(open(`sqlite:${path}`), 'STORE_UNAVAILABLE', { path })
-      assert.match(error.message, /backup/, 'says what to do')
+      assert.match(error.message, /backup/, 'the message says what to do')
     }
   })
 })
 
 describe('a file that was damaged while it is open', () => {
-  test('cut to nothing or to half: calls are refused or answered from memory, and the process lives on', async () => {
+  test('truncated to nothing or to half: calls are refused or answered from memory, and the process lives on', async () => {
     for (const part of [0, 0.5]) {
       await using scratch = await scratchDirectory()
       const path = join(scratch.path, 'jobs.db')
@@ -165,7 +165,7 @@ describe('a file that was damaged while it is open', () => {
   })
 })
 
-describe('what cannot be used says what to do', () => {
+describe('a path or file that cannot be used is refused, and the error says what to do:', () => {
   test('a directory, a file below a file, a link to nowhere, a path with NUL', async () => {
     await using scratch = await scratchDirectory()
     const at = (name: string) => join(scratch.path, name)
@@ -180,7 +180,7 @@ describe('what cannot be used says what to do', () => {
 
   const hasAccounts = process.platform !== 'win32'
   test('a file that may not be read or written', {
-    skip: !hasAccounts && 'there are no rights to take away',
+    skip: !hasAccounts && 'the platform has no user ids',
   }, async () => {
     await using files = await left()
     await using scratch = await scratchDirectory()
@@ -190,16 +190,16 @@ describe('what cannot be used says what to do', () => {
       await writeFile(path, files.whole)
       await chmod(path, mode)
       const before = await readFile(path)
-      await asNobody(async () => {
+      await asUnprivilegedUser(async () => {
         const error = await rejects(open(`sqlite:${path}`), 'STORE_UNAVAILABLE', { path })
         assert.match(error.message, /Check that .* written/, error.message)
       })
-      assert.ok(before.equals(await readFile(path)), 'it stays as it is')
+      assert.ok(before.equals(await readFile(path)), 'the file is unchanged')
     }
   })
 
-  /** Root may read and write everything, so it steps down meanwhile. */
-  async function asNobody(work: () => Promise<void>): Promise<void> {
+  /** Root may read and write everything, so the test changes its user meanwhile. */
+  async function asUnprivilegedUser(work: () => Promise<void>): Promise<void> {
     const isRoot = process.getuid?.() === 0
     if (isRoot) process.seteuid?.('nobody')
     try {
@@ -210,15 +210,15 @@ describe('what cannot be used says what to do', () => {
   }
 
   const theirs: Readonly<Record<string, string>> = {
-    'a table of theirs that is named like ours': 'create table holdfast_job (title text)',
-    'a view of theirs that is named like ours': 'create view holdfast_kv as select 1 as key',
+    'a table of the application with a name of ours': 'create table holdfast_job (title text)',
+    'a view of the application with a name of ours': 'create view holdfast_kv as select 1 as key',
     'a meta table with other columns': 'create table holdfast_meta (name text, value text)',
     'a meta table without its row': 'create table holdfast_meta (only_row, schema, next)',
-    'a meta table that says nonsense': `create table holdfast_meta (only_row, schema, next);
+    'a meta table with impossible values': `create table holdfast_meta (only_row, schema, next);
       insert into holdfast_meta values (1, 'one', 'two')`,
   }
   for (const [what, sql] of Object.entries(theirs)) {
-    test(`${what}: the file is refused, and stays as it is`, async () => {
+    test(`${what}: the file is refused, and is unchanged`, async () => {
       await using scratch = await scratchDirectory()
       const path = join(scratch.path, 'theirs.db')
       using app = new DatabaseSync(path)
@@ -232,7 +232,7 @@ describe('what cannot be used says what to do', () => {
     })
   }
 
-  test('a file from which a table of ours was dropped: it is refused, and the table is named', async () => {
+  test('a file without one of our tables: it is refused, and the error names the table', async () => {
     await using files = await left()
     await using scratch = await scratchDirectory()
     const path = join(scratch.path, 'jobs.db')

@@ -1,5 +1,5 @@
-// Group commit: calls that meet share a transaction, and nobody pays for a neighbour's mistake. Commits are counted in
-// the write-ahead log itself. Where SQLite is to throw, a trigger or a missing table behind the store's back makes it.
+// Group commit: concurrent calls share a transaction, and no call fails because of another. Commits are counted in the
+// write-ahead log itself. Errors of SQLite are caused by a trigger or a missing table, made outside of the store.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
@@ -10,7 +10,7 @@ import { assertCountsEqualRecount } from './recount.ts'
 
 const numbers = (count: number) => Array.from({ length: count }, (_, n) => n)
 
-describe('calls that meet', () => {
+describe('concurrent calls', () => {
   test('share one commit: a hundred enqueues', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
@@ -22,20 +22,20 @@ describe('calls that meet', () => {
     assertCountsEqualRecount(file.raw())
   })
 
-  test('share one commit: enqueues, settlements and kv writes that arrive while a commit is on its way', async () => {
+  test('share one commit: enqueues, settlements and kv writes that arrive during a commit', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     await holdfast.queue('mail').enqueueMany(numbers(20).map((payload) => ({ payload })))
     const leases = await holdfast.claim(['mail'], { max: 20 })
     const writer = file.raw()
-    writer.exec('begin immediate') // whatever comes first has to wait, and the rest arrives meanwhile
+    writer.exec('begin immediate') // the first call has to wait, and the others arrive meanwhile
     const before = committed(file.path)
     const all = [
       holdfast.kv.put('first', 1),
       ...numbers(20).map((n) => holdfast.queue('post').enqueue(n)),
       ...leases.map((lease) => lease.done()),
     ]
-    await new Promise((resolve) => setImmediate(resolve)) // everything has been handed over
+    await new Promise((resolve) => setImmediate(resolve)) // all calls have been sent to the store's thread
     writer.exec('rollback')
     await Promise.all(all)
     const commits = committed(file.path) - before
@@ -61,11 +61,11 @@ describe('calls that meet', () => {
       mail.enqueue('good 3', { dedup: { key: 'k' } }),
       mail.enqueue('good 3', { dedup: { key: 'k' } }),
     ])
-    const told = outcomes.map((o) => {
+    const answers = outcomes.map((o) => {
       if (o.status === 'rejected') return (o.reason as HoldfastError).code
       return 'status' in o.value ? o.value.status : o.value
     })
-    assert.deepEqual(told, [
+    assert.deepEqual(answers, [
       'created',
       'DUPLICATE_JOB_ID',
       'created',
@@ -96,8 +96,8 @@ describe('calls that meet', () => {
       rest?.retry(new Error('later'), { delay: '1h' }),
       last?.done('result', { enqueue: [{ queue: 'post', payload: 'follow-up' }] }),
     ])
-    const told = outcomes.map((o) => (o.status === 'rejected' ? (o.reason as HoldfastError).code : o.value?.state))
-    assert.deepEqual(told, ['done', 'LEASE_LOST', 'DUPLICATE_JOB_ID', 'scheduled', 'done'])
+    const answers = outcomes.map((o) => (o.status === 'rejected' ? (o.reason as HoldfastError).code : o.value?.state))
+    assert.deepEqual(answers, ['done', 'LEASE_LOST', 'DUPLICATE_JOB_ID', 'scheduled', 'done'])
     assert.deepEqual(
       (await Array.fromAsync(holdfast.kv.scan(''))).map(({ key }) => key),
       ['good'],
@@ -107,9 +107,9 @@ describe('calls that meet', () => {
   })
 })
 
-describe('a request on which SQLite itself gives up', () => {
+describe('a request that fails with an error of SQLite itself', () => {
   for (const how of ['abort', 'fail', 'rollback']) {
-    test(`fails alone, with nothing of it left, where the statement ends in ${how}`, async () => {
+    test(`fails alone, and nothing of it is stored, if the statement ends in ${how}`, async () => {
       await using file = await jobsFile()
       const holdfast = await file.open()
       const mail = holdfast.queue('mail')
@@ -136,7 +136,7 @@ describe('a request on which SQLite itself gives up', () => {
       assertCountsEqualRecount(file.raw())
     })
 
-    test(`in a settlement leaves that job held and its effects undone, where the statement ends in ${how}`, async () => {
+    test(`in a settlement leaves that job leased and its effects undone, if the statement ends in ${how}`, async () => {
       await using file = await jobsFile()
       const holdfast = await file.open()
       await holdfast.queue('mail').enqueueMany(numbers(3).map((payload) => ({ payload })))
@@ -169,7 +169,7 @@ describe('a request on which SQLite itself gives up', () => {
     })
   }
 
-  test('does not stop a claim or a renewal of others', async () => {
+  test('does not stop claims and renewals', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     await holdfast.queue('mail').enqueueMany(['good', 'poison', 'good'].map((payload) => ({ payload })))
@@ -191,7 +191,7 @@ describe('a request on which SQLite itself gives up', () => {
   })
 })
 
-test('where a table is missing only the calls that need it fail, and all is well when it is back', async () => {
+test('if a table is missing, only the calls that need it fail, and they work again when it is back', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   await holdfast.kv.put('k', 'kept')
@@ -214,13 +214,13 @@ test('where a table is missing only the calls that need it fail, and all is well
   assertCountsEqualRecount(other)
 })
 
-test('a store whose every call failed for a while goes on when it can again', async () => {
+test('a store in which every call failed for a while goes on afterwards', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   await holdfast.queue('mail').enqueue(1)
   const other = file.raw()
   other.exec('alter table holdfast_queue rename to away')
-  other.exec('create table noise (n)') // a second commit, so that the store has surely seen the first
+  other.exec('create table noise (n)') // a second commit, so that the store has certainly seen the first
   for (let n = 0; n < 3; n++) {
     await rejects(holdfast.queue('mail').enqueue(2), 'STORE_UNAVAILABLE')
     await rejects(holdfast.claim(['mail']), 'STORE_UNAVAILABLE')

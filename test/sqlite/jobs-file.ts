@@ -1,5 +1,5 @@
-// A database file of one's own, clients on it, and connections that reach behind the store's back:
-// `await using file = await jobsFile()`. Everything opened through it is closed with it.
+// A database file for one test, with clients on it and connections outside of the store: `await using file = await jobsFile()`.
+// Everything that is opened through it is closed with it.
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
@@ -16,7 +16,7 @@ export interface JobsFile extends AsyncDisposable {
   readonly path: string
   readonly url: string
   open(options?: { readonly clock?: Clock }): Promise<Holdfast>
-  /** A client whose store is seen through `wrap`, to count what it is asked. */
+  /** A client whose store is wrapped by `wrap`, to count its calls. */
   openThrough(wrap: (store: Store) => Store): Promise<Holdfast>
   /** A plain connection to the same file, as another application would open it. */
   raw(): DatabaseSync
@@ -50,7 +50,7 @@ export async function jobsFile(): Promise<JobsFile> {
   }
 }
 
-/** How many transactions the write-ahead log holds: each ends in a frame that says how large the database is now. */
+/** How many transactions the write-ahead log holds. Each ends in a frame with the new size of the database. */
 export function committed(path: string): number {
   const log = existsSync(`${path}-wal`) ? readFileSync(`${path}-wal`) : Buffer.alloc(0)
   if (log.length < 32) return 0
@@ -58,7 +58,7 @@ export function committed(path: string): number {
   const salt = log.subarray(16, 24)
   let commits = 0
   for (let at = 32; at + 24 + pageBytes <= log.length; at += 24 + pageBytes) {
-    if (!log.subarray(at + 8, at + 16).equals(salt)) break // left over from before the log started anew
+    if (!log.subarray(at + 8, at + 16).equals(salt)) break // from before the log was restarted
     if (log.readUInt32BE(at + 4) > 0) commits += 1
   }
   return commits

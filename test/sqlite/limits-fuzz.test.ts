@@ -1,5 +1,5 @@
-// Random verbs on jobs with keys, on items and on batches: whatever comes, the counts are those of the rows, limits hold, and
-// nobody is held whose key has room.
+// Random verbs on jobs with limit keys, on items and on batches. After each verb the counts equal those of the rows, limits are
+// kept, and no job is held whose key has a free slot.
 import assert from 'node:assert/strict'
 import { randomInt } from 'node:crypto'
 import { test } from 'node:test'
@@ -14,7 +14,7 @@ const keyMax = 2
 const queueMax = 7
 const batchMax = 2
 
-test('random verbs leave every count and every limit as it must be', async (context) => {
+test('random verbs keep every count and every limit correct', async (context) => {
   const seed = Number(process.env['HOLDFAST_SEED'] ?? randomInt(2 ** 31))
   context.diagnostic(`HOLDFAST_SEED=${seed}`)
   await using world = await storeWorld()
@@ -33,7 +33,7 @@ test('random verbs leave every count and every limit as it must be', async (cont
   }
   await player.drain()
   assertCountsEqualRecount(world.db)
-  assert.deepEqual(await player.unfinished(), [], `batches that nothing is left of, HOLDFAST_SEED=${seed}`)
+  assert.deepEqual(await player.unfinished(), [], `unfinished batches without items, HOLDFAST_SEED=${seed}`)
 })
 
 function assertLimits({ db }: StoreWorld): void {
@@ -42,17 +42,17 @@ function assertLimits({ db }: StoreWorld): void {
       .prepare(sql)
       .all()
       .map((row) => ({ ...row }))
-  assert.deepEqual(rows(`select * from holdfast_key where admitted > ${keyMax}`), [], 'more than a key may have')
+  assert.deepEqual(rows(`select * from holdfast_key where admitted > ${keyMax}`), [], 'keys above their limit')
   assert.deepEqual(
     rows(`select * from holdfast_key where has_line = 1 and admitted < ${keyMax}`),
     [],
-    'held though there is room',
+    'keys with held jobs and a free slot',
   )
-  assert.deepEqual(rows(`select * from holdfast_queue where running > ${queueMax}`), [], 'more than a queue may run')
+  assert.deepEqual(rows(`select * from holdfast_queue where running > ${queueMax}`), [], 'queues above their limit')
   assert.deepEqual(
     rows('select * from holdfast_batch where concurrency is not null and running > concurrency'),
     [],
-    'more than a batch may run',
+    'batches above their limit',
   )
 }
 
@@ -75,7 +75,7 @@ class Player {
     return verb
   }
 
-  /** With a rate now and then, that is never reached: what is counted for it must be right from the first moment. */
+  /** Sometimes with a rate that is never reached: its counts must be right from the first moment. */
   async define(): Promise<void> {
     const rate = this.#chance(2) ? { count: 1_000_000, windowMs: minute } : null
     await this.#world.define({
@@ -92,9 +92,9 @@ class Player {
       this.#batches.push(await this.#world.openBatch({ concurrency, failShare: this.#chance(3) ? 0.5 : null }))
     },
     add: async () => this.#withBatch((batch) => this.#world.store.addItems({ batch, at: null, jobs: this.#jobs() })),
-    steer: async () => {
+    control: async () => {
       const as = this.#one(['close', 'close', 'pause', 'resume', 'resume', 'cancel', 'retryFailed', 'delete'] as const)
-      await this.#withBatch((batch) => this.#world.steer(batch, as as BatchAction))
+      await this.#withBatch((batch) => this.#world.control(batch, as as BatchAction))
     },
     claim: async () => void this.#held.push(...(await this.#world.claim(1 + this.#below(6)))),
     claimMore: async () => void this.#held.push(...(await this.#world.claim(10))),
@@ -115,9 +115,10 @@ class Player {
     },
   }
 
-  /** Everything that can still end does. */
+  /** Ends every job and batch that can still end. */
   async drain(): Promise<void> {
-    for (const batch of this.#batches) for (const as of ['resume', 'close'] as const) await this.#world.steer(batch, as)
+    for (const batch of this.#batches)
+      for (const as of ['resume', 'close'] as const) await this.#world.control(batch, as)
     for (let round = 0; round < 200; round++) {
       this.#world.clock.time += 2 * minute
       await this.#sweep()

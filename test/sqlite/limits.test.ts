@@ -1,5 +1,5 @@
-// What limits of keys ask of this store alone: claims that never meet who is held, sweeps in bounded steps, counts that a
-// damaged file brings.
+// Limit keys, where the SQLite store does its own work: claims that never read held jobs, sweeps in bounded steps, and wrong
+// counts in a damaged file.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Store } from '../../src/store/store.ts'
@@ -8,8 +8,8 @@ import { minute, storeWorld } from './store-world.ts'
 
 const held = async (store: Store) => (await store.stats())[0]?.counts.held
 
-describe('limits of keys in SQLite', () => {
-  test('a limit that is raised or taken away lets jobs in by bounded sweeps, and each says whether more are left', async () => {
+describe('limit keys in SQLite', () => {
+  test('after a limit is raised or removed, bounded sweeps admit jobs, and each reports whether more are left', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
@@ -32,7 +32,7 @@ describe('limits of keys in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('settlements that land together let in as many as there is room for, each line in its order', async () => {
+  test('settlements of one transaction admit as many jobs as there are free slots, each key in its order', async () => {
     await using world = await storeWorld()
     const { define, enqueue, claim, settle, db } = world
     await define({ keyLimit: { concurrency: 2, rate: null } })
@@ -45,17 +45,17 @@ describe('limits of keys in SQLite', () => {
       assertCountsEqualRecount(db)
     }
     for (const key of [0, 1, 2, 3]) {
-      const line = order.map(Number).filter((i) => i % 4 === key)
+      const ofKey = order.map(Number).filter((i) => i % 4 === key)
       assert.deepEqual(
-        line,
-        [...line].sort((a, b) => a - b),
+        ofKey,
+        [...ofKey].sort((a, b) => a - b),
       )
     }
     assert.equal(order.length, 40)
     assert.deepEqual(db.prepare('select * from holdfast_key').all(), [])
   })
 
-  test('what a claim reads does not depend on who is held', async () => {
+  test('what a claim reads does not depend on held jobs', async () => {
     await using world = await storeWorld()
     const { define, enqueue, claim, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
@@ -73,7 +73,7 @@ describe('limits of keys in SQLite', () => {
     assert.equal((await claim()).length, 10)
   })
 
-  test('a rate is held over any stretch of its window, and counts in two rows however many starts there were', async () => {
+  test('a rate is kept in every interval of its window, and is counted in two rows for any number of starts', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, settle, clock, db } = world
     await define({ keyLimit: { concurrency: null, rate: { count: 3, windowMs: 1_000 } } })
@@ -91,7 +91,7 @@ describe('limits of keys in SQLite', () => {
     for (const from of starts) assert.ok(starts.filter((at) => at >= from && at < from + 1_000).length <= 3)
   })
 
-  test('starts noted before the clock was set back count no longer than their window', async () => {
+  test('starts recorded before the clock was set back count no longer than their window', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, clock } = world
     await define({ limit: { concurrency: null, rate: { count: 2, windowMs: 1_000 } } })
@@ -104,7 +104,7 @@ describe('limits of keys in SQLite', () => {
     assert.equal((await claim()).length, 2)
   })
 
-  test('a rate that is set while jobs wait and run counts those that have yet to start', async () => {
+  test('a rate that is set while jobs are ready and running counts those that have not started yet', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, settle, clock, db } = world
     const rate = { count: 4, windowMs: 1_000 }
@@ -130,7 +130,7 @@ describe('limits of keys in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('a key of whose line the last was let in is forgotten when he ends, also where a rate leaves no room', async () => {
+  test('the row of a key without held jobs is removed when its last job ends, also if a rate leaves no free slot', async () => {
     await using world = await storeWorld()
     const { define, enqueue, claim, settle, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
@@ -142,7 +142,7 @@ describe('limits of keys in SQLite', () => {
     assert.deepEqual(db.prepare('select * from holdfast_key').all(), [])
   })
 
-  test('who comes back with nobody in line before him is never held', async () => {
+  test('a rescued job of a key without held jobs is not held', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, settle, clock, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
@@ -155,7 +155,7 @@ describe('limits of keys in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('who comes after a limit was raised stands behind those that wait', async () => {
+  test('a job enqueued after a limit was raised is admitted after those already held', async () => {
     await using world = await storeWorld()
     const { define, enqueue, claim, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
@@ -166,7 +166,7 @@ describe('limits of keys in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('where jobs are claimed, and where one goes and the next is let in, nothing of a key is written', async () => {
+  test('a claim, and a settlement that admits the next job, write nothing to the row of the key', async () => {
     await using world = await storeWorld()
     const { define, enqueue, claim, settle, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
@@ -188,7 +188,7 @@ describe('limits of keys in SQLite', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('who stands in a line without being a job is found by a sweep, and keeps nobody', async () => {
+  test('a held entry without a job is removed by a sweep, and blocks no other job', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, settle, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
@@ -208,7 +208,7 @@ describe('limits of keys in SQLite', () => {
     assert.deepEqual(db.prepare('select * from holdfast_key').all(), [])
   })
 
-  test('a line whose count was damaged is counted again by a sweep, and let in', async () => {
+  test('a key with a damaged count is counted again by a sweep, and its jobs are admitted', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, db } = world
     await define({ keyLimit: { concurrency: 1, rate: null } })
@@ -216,14 +216,14 @@ describe('limits of keys in SQLite', () => {
     db.exec('update holdfast_key set admitted = 0, due_at = 0')
     await store.sweep({ max: 10 })
     const jobs = await claim()
-    assert.equal(jobs.length, 2, 'one more than the limit, because the damage said that nobody had room')
+    assert.equal(jobs.length, 2, 'one more than the limit, because the damaged count said that no slot was taken')
     const request = { fix: true, full: true, patienceMs: minute }
     const findings = await store.examine(request)
     assert.ok(findings.some(({ id, repaired }) => id === 'jobs-held-back' && repaired))
     assertCountsEqualRecount(db)
   })
 
-  test('doctor tells of jobs that are held though there is room', async () => {
+  test('doctor reports jobs that are held though a slot is free', async () => {
     await using world = await storeWorld()
     const { store, define, enqueue, claim, settle, clock } = world
     await define({ keyLimit: { concurrency: null, rate: { count: 1, windowMs: 1_000 } } })
@@ -233,7 +233,7 @@ describe('limits of keys in SQLite', () => {
     const look = () => store.examine({ fix: false, full: true, patienceMs: minute })
     const found = (await look()).find(({ id }) => id === 'jobs-held-back')
     assert.equal(found?.severity, 'wrong')
-    assert.match(found?.sentence ?? '', /1 limit key are held though there is room \(k\)/)
+    assert.match(found?.sentence ?? '', /1 limit key are held though a slot is free \(k\)/)
     await store.sweep({ max: 10 })
     assert.equal((await look()).find(({ id }) => id === 'jobs-held-back')?.severity, 'fine')
   })

@@ -1,4 +1,4 @@
-// Opening and closing the file: what is made, what is refused, what is left alone.
+// Opening and closing the file: what is created, what is refused, and what is left unchanged.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { mkdir, readdir, readFile, truncate, writeFile } from 'node:fs/promises'
@@ -15,7 +15,7 @@ import { assertCountsEqualRecount } from './recount.ts'
 const numbers = (count: number) => Array.from({ length: count }, (_, n) => n)
 
 describe('the schema', () => {
-  // UPDATE_GOLDEN=1 npm test -- test/sqlite/open.test.ts    writes what there is now
+  // UPDATE_GOLDEN=1 npm test -- test/sqlite/open.test.ts    rewrites the file
   test('is the one in schema.sql', async () => {
     await using file = await jobsFile()
     await file.open()
@@ -25,7 +25,7 @@ describe('the schema', () => {
     assert.equal(dump, await readFile(golden, 'utf8'))
   })
 
-  test('is the same whichever earlier version the file comes from', async () => {
+  test('is the same after a migration from every earlier version', async () => {
     const golden = await readFile(join(import.meta.dirname, 'schema.sql'), 'utf8')
     for (let version = 0; version <= steps.length; version++) {
       await using file = await jobsFile()
@@ -59,7 +59,7 @@ describe('the schema', () => {
   })
 })
 
-describe('what cannot be opened is STORE_UNAVAILABLE, in a sentence that names the file, and nothing is written', () => {
+describe('a path that cannot be opened is STORE_UNAVAILABLE, the message names the file, and nothing is written:', () => {
   test('a file that is not a database', async () => {
     for (const text of ['hello', 'Dear diary, '.repeat(1_000)]) {
       await using file = await jobsFile()
@@ -74,7 +74,7 @@ describe('what cannot be opened is STORE_UNAVAILABLE, in a sentence that names t
     await refused(file.directory, file.path, /unable to open|directory/)
   })
 
-  test('a file in a directory that is not there', async () => {
+  test('a file in a directory that does not exist', async () => {
     await using file = await jobsFile()
     await refused(file.directory, join(file.directory, 'nowhere', 'jobs.db'), /unable to open|directory/)
   })
@@ -101,13 +101,13 @@ describe('what cannot be opened is STORE_UNAVAILABLE, in a sentence that names t
     const error = await rejects(open(`sqlite:${path}`), 'STORE_UNAVAILABLE', { path })
     assert.ok(error.message.includes(path), error.message)
     assert.match(error.message, why)
-    assert.match(error.message, /\.$/, 'a sentence')
+    assert.match(error.message, /\.$/, 'the message is a sentence')
     assert.deepEqual(await contents(directory), before)
   }
 })
 
 describe('a file', () => {
-  test('of another application keeps its tables, its version and its rows, and both work on it at once', async () => {
+  test('of another application keeps its tables, version and rows, and both can use it at once', async () => {
     await using file = await jobsFile()
     const app = file.raw()
     app.exec(`create table job (id integer primary key, title text not null); create table queue (name text);
@@ -134,7 +134,7 @@ describe('a file', () => {
     assertCountsEqualRecount(app)
   })
 
-  test('that is opened again has everything it had', async () => {
+  test('that is opened again has all its contents', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     await holdfast.queue('mail').enqueueMany(numbers(6).map((payload) => ({ payload, headers: { n: `${payload}` } })))
@@ -153,7 +153,7 @@ describe('a file', () => {
     assertCountsEqualRecount(file.raw())
   })
 
-  test('is named in every form of URL', async () => {
+  test('can be named by every form of URL', async () => {
     await using file = await jobsFile()
     const odd = join(file.directory, 'jobs #1 100% ?mode=ro.db')
     const urls = [file.url, `sqlite://${file.path}`, `sqlite:${relative(process.cwd(), file.path)}`]
@@ -167,7 +167,7 @@ describe('a file', () => {
     await using one = await open('sqlite::memory:')
     await using two = await open('sqlite::memory:')
     await one.queue('mail').enqueue(1)
-    assert.deepEqual(await two.queues(), [], 'each memory is its own')
+    assert.deepEqual(await two.queues(), [], 'each database in memory is separate')
     assert.equal(one.capabilities.survivesPowerLoss, false)
   })
 
@@ -193,7 +193,7 @@ describe('the process', () => {
     await using program = Program.start('idle', file.path, 'busy')
     assert.equal(await program.hear(), 'idle')
     const isOver = await Promise.race([program.ended.then(() => true), program.hear().then(() => true), later(300)])
-    assert.equal(isOver, false, 'it waits for its turn')
+    assert.equal(isOver, false, 'it waits for the lock')
     db.exec('commit')
     assert.equal(await program.ended, 0)
     assert.deepEqual({ ...db.prepare('select count(*) as jobs from holdfast_job').get() }, { jobs: 1 })
@@ -201,7 +201,7 @@ describe('the process', () => {
 })
 
 describe('close', () => {
-  test('flushes what was handed over, however it was handed over', async () => {
+  test('flushes every call that was made before, of every kind', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     await holdfast.queue('mail').enqueueMany(numbers(4).map((payload) => ({ payload })))
@@ -245,17 +245,17 @@ describe('close', () => {
     await holdfast.close()
   })
 
-  test('ends a claim that waits', async () => {
+  test('ends a waiting claim', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     const waits = numbers(3).map(() => holdfast.claim(['mail'], { wait: '30s' }))
-    await holdfast.queues() // they have looked by now
+    await holdfast.queues() // the claims have looked by now
     const startedAt = performance.now()
     await Promise.all([holdfast.close(), ...waits.map((claim) => rejects(claim, 'CLOSED'))])
     assert.ok(performance.now() - startedAt < 10_000)
   })
 
-  test('loses no job to a claim that was on its way', async () => {
+  test('loses no job to a claim in progress', async () => {
     for (const n of numbers(5)) {
       await using file = await jobsFile()
       const holdfast = await file.open()
@@ -278,7 +278,7 @@ function schemaOf(db: DatabaseSync): string {
     .join('\n')
 }
 
-/** Every file below, and what is in it. */
+/** Every file below the directory, with a digest of its contents. */
 async function contents(directory: string): Promise<Record<string, string>> {
   const entries = await readdir(directory, { recursive: true, withFileTypes: true })
   const read = entries.map(async (entry) => {

@@ -1,5 +1,5 @@
-// Another process on the same file: a program of `programs/` that is told things by lines on its stdin and says lines on
-// its stdout. One that ends although somebody still listens fails that listener with what it printed.
+// Another process on the same file: a program of `programs/` that reads lines from its stdin and writes lines to its stdout.
+// If it ends while the test waits for a line, that wait fails with what the program printed.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { tmpdir } from 'node:os'
@@ -31,7 +31,7 @@ export class Program implements AsyncDisposable {
     this.#child = child
     this.#lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
     this.#stderr = text(child.stderr)
-    child.stdin.on('error', () => {}) // it may be gone before it was told
+    child.stdin.on('error', () => {}) // it may have ended before a line was written
     this.ended = once(child, 'close').then(([code, signal]) => signal ?? code)
   }
 
@@ -39,10 +39,10 @@ export class Program implements AsyncDisposable {
     this.#child.stdin?.write(`${JSON.stringify(line)}\n`)
   }
 
-  /** The next line it says. */
+  /** The next line of its output. */
   async hear<T>(): Promise<T> {
     const { value, done } = await this.#lines.next()
-    if (done) throw new Error(`the program ended (${await this.ended}) without a word:\n${await this.#stderr}`)
+    if (done) throw new Error(`the program ended (${await this.ended}) without another line:\n${await this.#stderr}`)
     return JSON.parse(value) as T
   }
 
@@ -61,7 +61,7 @@ export class Program implements AsyncDisposable {
   }
 }
 
-/** Starts `count` programs and tells them, once all are ready, to go at the same moment. */
+/** Starts `count` programs and, once all are ready, lets them go at the same moment. */
 export async function startTogether(
   count: number,
   name: string,

@@ -1,4 +1,4 @@
-// Several processes on one file. An error in any of them ends that program, and with it the test.
+// Several processes on one file. An error in any of them ends that program and fails the test.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Enqueued } from '../../src/store/store.ts'
@@ -10,9 +10,9 @@ test('four processes that enqueue, claim and settle at once claim every job exac
   await using file = await jobsFile()
   const own = 400
   await using crowd = await together(4, 'crowd', (n) => [file.path, `worker-${n}`, `${own}`, `${4 * own}`])
-  const told = await crowd.hear<{ enqueued: string[]; claimed: string[] }>()
-  const enqueued = told.flatMap((one) => one.enqueued)
-  const claimed = told.flatMap((one) => one.claimed)
+  const answers = await crowd.hear<{ enqueued: string[]; claimed: string[] }>()
+  const enqueued = answers.flatMap((answer) => answer.enqueued)
+  const claimed = answers.flatMap((answer) => answer.claimed)
   assert.equal(new Set(enqueued).size, 4 * own)
   assert.equal(claimed.length, 4 * own, 'no job is claimed twice')
   assert.deepEqual(claimed.sort(), enqueued.sort())
@@ -23,20 +23,20 @@ test('four processes that enqueue, claim and settle at once claim every job exac
   assertCountsEqualRecount(file.raw())
 })
 
-test('of producers in several processes that race for a dedup key, one creates the job and all learn its id', async () => {
+test('if producers in several processes race for a dedup key, one creates the job and all get its id', async () => {
   await using file = await jobsFile()
-  await (await file.open()).queue('race').enqueue('so that the file is there')
+  await (await file.open()).queue('race').enqueue('creates the file')
   await using racers = await together(4, 'racer', () => [file.path, '25'])
   const answers = await racers.hear<Enqueued[]>()
   for (let key = 0; key < 25; key++) {
-    const told = answers.map((one) => one[key])
-    assert.equal(told.filter((answer) => answer?.status === 'created').length, 1)
-    assert.equal(new Set(told.map((answer) => answer?.id)).size, 1)
+    const ofKey = answers.map((answer) => answer[key])
+    assert.equal(ofKey.filter((answer) => answer?.status === 'created').length, 1)
+    assert.equal(new Set(ofKey.map((answer) => answer?.id)).size, 1)
   }
   assertCountsEqualRecount(file.raw())
 })
 
-test('ten processes that open a fresh file at the same moment all find it whole', async () => {
+test('ten processes that open a new file at the same moment all find a complete schema', async () => {
   await using file = await jobsFile()
   await using racers = await together(10, 'racer', () => [file.path, '2'])
   const answers = (await racers.hear<Enqueued[]>()).flat()
@@ -46,7 +46,7 @@ test('ten processes that open a fresh file at the same moment all find it whole'
   assertCountsEqualRecount(db)
 })
 
-test('processes that come and go disturb nobody', async () => {
+test('processes that open and close the file disturb no other process', async () => {
   await using file = await jobsFile()
   const visits = 12
   await using visitors = await together(2, 'visitor', () => [file.path, `${visits}`])
@@ -55,7 +55,7 @@ test('processes that come and go disturb nobody', async () => {
   const gone = visitors.hear().finally(() => {
     areGone = true
   })
-  gone.catch(() => {}) // is told below, when this process is done
+  gone.catch(() => {}) // is reported below, when this process is done
   for (let n = 0; !areGone; n++) {
     await holdfast.queue('mail').enqueue(n)
     const [lease] = await holdfast.claim(['mail'])
@@ -68,7 +68,7 @@ test('processes that come and go disturb nobody', async () => {
 })
 
 interface Together extends AsyncDisposable {
-  /** What each of them says next. */
+  /** The next line of each of them. */
   hear<T>(): Promise<T[]>
 }
 

@@ -1,4 +1,4 @@
-// Counts the tables themselves, so that what the store says of them can be judged.
+// Counts the rows of the tables, to compare them with the counts that the store keeps.
 import assert from 'node:assert/strict'
 import type { DatabaseSync } from 'node:sqlite'
 
@@ -49,7 +49,7 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
            from listed l join holdfast_job j on j.seq = l.seq join holdfast_queue q on q.no = j.queue
           where j.limit_key is not null and l.state in ('held', 'ready', 'running') group by 1, 2 order by 1, 2`,
       ),
-      'limit keys count what there is',
+      'limit keys count their jobs',
     )
     assert.deepEqual(
       rows(
@@ -60,7 +60,7 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
           where b.has_wait = 1`,
       ),
       [],
-      'lines that nobody would look at',
+      'held jobs that no admission would look at',
     )
     assert.deepEqual(
       rows('select no, waiting, ready, running from holdfast_batch order by no'),
@@ -82,7 +82,7 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
              or b.cancelled < sum(s.state = 'cancelled')`,
       ),
       [],
-      'batches count items that have ended, and that may be forgotten by now',
+      'batches count ended items, which may have been pruned',
     )
     assert.deepEqual(
       rows(
@@ -90,7 +90,7 @@ export function assertCountsEqualRecount(db: DatabaseSync): void {
          except select batch, queue, priority from holdfast_lane`,
       ),
       [],
-      'items where no claim looks',
+      'items in lanes that no claim reads',
     )
     assert.deepEqual(rows('pragma integrity_check'), [{ integrity_check: 'ok' }])
   } finally {

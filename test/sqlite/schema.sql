@@ -6,16 +6,16 @@ CREATE TABLE holdfast_batch (
   concurrency integer,
   fail_share real,
   on_complete text, -- JSON
-  retain_ms integer, -- null: for ever
+  retain_ms integer, -- null: forever
   is_closed integer not null default 0,
   is_cancelled integer not null default 0,
   is_deleted integer not null default 0,
-  is_open integer not null default 1, -- its lanes are
-  has_wait integer not null default 0, -- whether there may be rows of it in holdfast_batch_wait
+  is_open integer not null default 1, -- whether its lanes are open
+  has_wait integer not null default 0, -- whether holdfast_batch_wait may have rows of it
   round integer not null default 1,
   submitted integer not null default 0,
   waiting integer not null default 0,
-  ready integer not null default 0, -- of these
+  ready integer not null default 0, -- of the waiting ones
   running integer not null default 0,
   done integer not null default 0,
   dead integer not null default 0,
@@ -31,8 +31,8 @@ CREATE TABLE holdfast_batch (
   paused_by text,
   paused_ms integer not null default 0,
   reason text,
-  chore text, -- what its items have yet to go through: cancel, retry, delete or return
-  chore_after integer not null default 0 -- the last of them that has
+  chore text, -- an action on its items that is not finished: cancel, retry, delete or return
+  chore_after integer not null default 0 -- the last item that it has processed
 ) strict;
 
 CREATE INDEX holdfast_batch_chore on holdfast_batch (no) where chore is not null;
@@ -43,7 +43,7 @@ CREATE INDEX holdfast_batch_over on holdfast_batch (prune_at) where prune_at is 
 
 CREATE INDEX holdfast_batch_waiting on holdfast_batch (no) where has_wait = 1 and is_open = 1;
 
-CREATE TABLE holdfast_batch_wait ( -- lines of items that wait for their batch alone, by the place of the first
+CREATE TABLE holdfast_batch_wait ( -- lists of held items that wait for their batch alone, by the place of the first
   batch integer not null,
   priority integer not null,
   ord integer not null,
@@ -54,12 +54,12 @@ CREATE TABLE holdfast_batch_wait ( -- lines of items that wait for their batch a
 
 CREATE UNIQUE INDEX holdfast_batch_wait_line on holdfast_batch_wait (batch, queue, key);
 
-CREATE TABLE holdfast_change ( -- what was told while somebody watched, one row for jobs that came to one state together
+CREATE TABLE holdfast_change ( -- recorded while a client watches; one row for consecutive jobs with the same queue and state
   no integer primary key,
   at integer not null,
   queue text not null,
   state text not null,
-  told integer not null, -- jobs in this row and those before it
+  told integer not null, -- the running total of jobs in this row and those before it
   ids text not null -- JSON
 ) strict;
 
@@ -81,17 +81,17 @@ CREATE TABLE holdfast_dedup (
 
 CREATE INDEX holdfast_dedup_until on holdfast_dedup (until) where until is not null;
 
-CREATE TABLE holdfast_definition ( -- whole, and what an operator sets instead; apart from the counts, which are written often
+CREATE TABLE holdfast_definition ( -- apart from the queue's counts, which are written often
   queue integer primary key,
   definition text, -- JSON
-  override text -- JSON: limits
+  override text -- JSON: limits that an operator has set
 ) strict;
 
 CREATE TABLE holdfast_ended (
   seq integer primary key,
   retention_class integer not null,
   attempts integer not null,
-  attempt integer,      -- the last run's number, worker, start and ending; null where it never ran
+  attempt integer,      -- the last run's number, worker, start and ending; null if it never ran
   worker text,
   started_at integer,
   ending text,
@@ -103,7 +103,7 @@ CREATE TABLE holdfast_ended (
 
 CREATE INDEX holdfast_ended_by_age on holdfast_ended (retention_class, finished_at);
 
-CREATE TABLE holdfast_held ( -- the lines of keys: one for jobs of no batch, and one for the items of each batch
+CREATE TABLE holdfast_held ( -- held jobs by key: one list for jobs of no batch, and one for the items of each batch
   queue integer not null,
   key text not null,
   batch integer not null default 0,
@@ -127,10 +127,10 @@ CREATE TABLE holdfast_job (
   id text not null,
   queue integer not null,
   priority integer not null,
-  batch integer not null default 0, -- 0: of none
+  batch integer not null default 0, -- 0: none
   ord integer,               -- its place in ready or held; null while scheduled; stale once claimed
   held integer not null default 0,
-  line_ord integer,          -- its place in the line of its key, if it is ready in another one
+  line_ord integer,          -- its place among the held jobs of its key, if its place in ready is another
   run_at integer not null,   -- when it is due (scheduled) or became ready
   attempts integer not null, -- without the claim that holds it now
   max_attempts integer not null,
@@ -141,10 +141,10 @@ CREATE TABLE holdfast_job (
   dedup_key text,
   dedup_scope text,          -- live, waiting or window
   idempotency_key text,
-  limit_key text,            -- empty: it cannot be known, and the job is dead
+  limit_key text,            -- empty: it could not be found, and the job is dead
   cancel text,               -- JSON: effects of every cancel requested while it ran
   past text,                 -- JSON: attempts that have ended
-  woken integer not null default 0, -- while it ran
+  woken integer not null default 0, -- 1: a wake came while it ran
   headers text,
   payload text not null
 ) strict;
@@ -153,13 +153,13 @@ CREATE INDEX holdfast_job_by_batch on holdfast_job (batch) where batch > 0;
 
 CREATE INDEX holdfast_job_by_id on holdfast_job (id);
 
-CREATE TABLE holdfast_key ( -- keys that jobs have which are held, ready or running
+CREATE TABLE holdfast_key ( -- limit keys of jobs that are held, ready or running
   queue integer not null,
   key text not null,
   admitted integer not null, -- ready or running
   running integer not null, -- of these; counted while the queue's keys have a rate, and 0 otherwise
-  has_line integer not null, -- 1: some may be held who wait for the key; 2: all who are held wait for their batches; 0: neither
-  due_at integer, -- when there is room by time alone
+  has_line integer not null, -- 1: jobs may be held that wait for the key; 2: all held jobs wait for their batches; 0: neither
+  due_at integer, -- when a slot becomes free by time alone
   primary key (queue, key)
 ) strict, without rowid;
 
@@ -178,7 +178,7 @@ CREATE TABLE holdfast_lane ( -- where items of batches may be ready
   batch integer not null,
   queue integer not null,
   priority integer not null,
-  open integer not null, -- whether its batch may have more items claimed
+  open integer not null, -- whether claims may take more items of its batch
   turn integer not null, -- the lowest is next
   primary key (batch, queue, priority)
 ) strict, without rowid;
@@ -198,11 +198,11 @@ CREATE TABLE holdfast_meta (
   schema integer not null,
   min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
   next integer not null, -- the next number for job.seq, job.ord, queue.no, retention_class.no, batch.no, lane.turn and kv.version: one sequence for all
-  watched_until integer not null default 0, -- changes are told before this time
-  changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
+  watched_until integer not null default 0, -- changes are recorded before this time
+  changes_low integer not null default 0 -- of changes up to this number some were pruned, or never recorded
 , cancels integer not null default 0) strict;
 
-CREATE TABLE holdfast_overdue ( -- jobs never claimed yet that must start before a time
+CREATE TABLE holdfast_overdue ( -- jobs that were never claimed and must start before a time
   start_before integer not null,
   seq integer not null,
   primary key (start_before, seq)
@@ -211,13 +211,13 @@ CREATE TABLE holdfast_overdue ( -- jobs never claimed yet that must start before
 CREATE TABLE holdfast_queue (
   no integer primary key,
   name text not null unique,
-  paused_at integer, -- null: it is not
+  paused_at integer, -- null: not paused
   paused_by text,
-  retain_done_ms integer, -- null: for ever
-  retain_dead_ms integer, -- null: for ever
+  retain_done_ms integer, -- null: forever
+  retain_dead_ms integer, -- null: forever
   on_dead text,
   version integer not null default 0, -- of its definition; 0: it was never defined
-  attempts integer not null default 5, -- of jobs that do not state them
+  attempts integer not null default 5, -- of jobs that do not set them
   priority integer not null default 5,
   key_path text, -- where the payload has the limit key
   key_by_code integer not null default 0, -- the limit key is a function that only the application's code has
@@ -227,8 +227,8 @@ CREATE TABLE holdfast_queue (
   key_max_running integer, -- the same for the jobs that share a key
   key_max_starts integer,
   key_starts_ms integer,
-  key_review text, -- the limit of keys was changed, and those from this one on have yet to be looked at
-  lowering text, -- JSON: the limit of keys was lowered, and ready jobs before this place may be beyond it; claims take none
+  key_review text, -- the limit of keys was changed, and keys after this one have yet to be reviewed
+  lowering text, -- JSON: the limit of keys was lowered, and ready jobs before this place may exceed it; claims take none
   held integer not null default 0,
   scheduled integer not null default 0,
   ready integer not null default 0,
@@ -247,11 +247,11 @@ CREATE TABLE holdfast_ready ( -- one range for jobs of no batch, and one for tho
   primary key (queue, batch, priority, ord)
 ) strict, without rowid;
 
-CREATE TABLE holdfast_retention_class ( -- where ended jobs of one queue and state lie that are kept equally long
+CREATE TABLE holdfast_retention_class ( -- ended jobs of one queue and state that are kept equally long
   no integer primary key,
   queue integer not null,
   state text not null,
-  retain_ms integer -- null: for ever
+  retain_ms integer -- null: forever
 ) strict;
 
 CREATE TABLE holdfast_scheduled (
@@ -261,12 +261,12 @@ CREATE TABLE holdfast_scheduled (
   primary key (queue, run_at, seq)
 ) strict, without rowid;
 
-CREATE TABLE holdfast_start ( -- what counts for a rate
+CREATE TABLE holdfast_start ( -- starts that count for a rate
   queue integer not null,
   key text not null, -- empty: of the whole queue
-  until integer not null, -- counts before
+  until integer not null, -- they count before this time
   jobs integer not null,
-  total integer not null, -- these and all before them, as far as anybody remembers
+  total integer not null, -- the running total: these and all before them that were not yet pruned when they were recorded
   primary key (queue, key, until)
 ) strict, without rowid;
 

@@ -1,5 +1,5 @@
-// SQL effects that do more than fail: they undo the whole transaction, or keep it from being committed. What every store
-// promises of SQL effects is in test/conformance/.
+// SQL effects that do more than fail: they roll back the whole transaction, or prevent its commit. What every store promises
+// of SQL effects is in test/conformance/.
 import assert from 'node:assert/strict'
 import type { DatabaseSync } from 'node:sqlite'
 import { describe, test } from 'node:test'
@@ -12,7 +12,7 @@ import { readJob, rejects } from '../conformance/expect.ts'
 import { jobsFile } from './jobs-file.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 
-/** Each takes every number but 7. */
+/** Each accepts every number except 7. */
 const tables = `
   create table note (n int unique);
   insert into note values (7);
@@ -45,14 +45,14 @@ const others = numbers.filter((n) => n !== 7)
 
 for (const [what, { table, text, says }] of Object.entries(ways)) {
   const effects = (n: number): Effects => ({ put: [{ key: `k${n}`, value: n }], sql: [{ text, values: [n] }] })
-  const landed = (db: DatabaseSync) =>
+  const stored = (db: DatabaseSync) =>
     db
       .prepare(`select n from ${table} where n <> 7 order by n`)
       .all()
       .map((row) => row['n'])
 
   describe(what, () => {
-    test('fails its own job, and whatever meets it lands', async () => {
+    test('fails its own job, and other settlements of the same flush are stored', async () => {
       await using file = await jobsFile()
       const holdfast = await file.open()
       const db = file.raw()
@@ -65,7 +65,7 @@ for (const [what, { table, text, says }] of Object.entries(ways)) {
       const outcomes = await Promise.allSettled(calls)
       const failed = outcomes.flatMap((outcome, i) => (outcome.status === 'rejected' ? [[i, outcome.reason.code]] : []))
       assert.deepEqual(failed, [[7, 'INVALID_OPTION']])
-      assert.deepEqual(landed(db), others)
+      assert.deepEqual(stored(db), others)
       const { state, history } = await readJob(holdfast, (leases[6] as Lease).job.id)
       assert.deepEqual([state, history[0]?.ending, history[0]?.error?.name], ['scheduled', 'failed', 'EffectFailed'])
       assert.match(history[0]?.error?.message ?? '', says)
@@ -74,7 +74,7 @@ for (const [what, { table, text, says }] of Object.entries(ways)) {
       assertCountsEqualRecount(db)
     })
 
-    test('refuses its own cancel, and the job waits on', async () => {
+    test('refuses its own cancel, and the job stays as it was', async () => {
       await using file = await jobsFile()
       const holdfast = await file.open()
       const db = file.raw()
@@ -83,11 +83,11 @@ for (const [what, { table, text, says }] of Object.entries(ways)) {
       assert.match((await rejects(holdfast.cancel(id, { effects: effects(7) }), 'INVALID_OPTION')).message, says)
       assert.equal((await readJob(holdfast, id)).state, 'ready')
       assert.equal(await holdfast.cancel(id, { effects: effects(8) }), 'cancelled')
-      assert.deepEqual(landed(db), [8])
+      assert.deepEqual(stored(db), [8])
       assertCountsEqualRecount(db)
     })
 
-    test('that comes with a requested cancel ends its job all the same, and the sweep brings every other one’s', async () => {
+    test('of a requested cancel does not stop the cancel, and the sweep stores the effects of all others', async () => {
       await using file = await jobsFile()
       const clock = new VirtualClock()
       const holdfast = await file.open({ clock })
@@ -103,14 +103,14 @@ for (const [what, { table, text, says }] of Object.entries(ways)) {
         if (payloadOf(lease) === 7) assert.match(error?.message ?? '', says)
         else assert.equal(error?.name, 'LeaseExpired')
       }
-      assert.deepEqual(landed(db), others)
+      assert.deepEqual(stored(db), others)
       assert.equal((await Array.fromAsync(holdfast.kv.scan('k'))).length, others.length)
       assertCountsEqualRecount(db)
     })
   })
 }
 
-test('statements may make and change tables, also while others wait to be settled', async () => {
+test('statements may create and change tables, also while other jobs wait for their settlement', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const leases = await claimed(holdfast)
@@ -139,7 +139,7 @@ test('a trigger with several statements is one statement', async () => {
   assert.equal(file.raw().prepare('select count(*) as rows from b').get()?.['rows'], 2)
 })
 
-describe('a statement is read as SQLite reads it', () => {
+describe('a statement is parsed as SQLite parses it', () => {
   const parameters: readonly [string, number, string[], string[]][] = [
     ['select ?, ?', 2, [], []],
     ['select $1, $2, $1', 0, ['$1', '$2'], []],
@@ -156,7 +156,7 @@ describe('a statement is read as SQLite reads it', () => {
     })
   }
 
-  test('its first word stands behind white space, semicolons and comments that do not nest', () => {
+  test('its first word follows white space, semicolons and comments that do not nest', () => {
     for (const text of [
       'commit',
       ' \t;\n; COMMIT',
@@ -170,7 +170,7 @@ describe('a statement is read as SQLite reads it', () => {
       assert.equal(firstWord(text), '', JSON.stringify(text))
   })
 
-  test('a text of any length is read at once', () => {
+  test('a text of any length is parsed quickly', () => {
     const long = ' ;'.repeat(500_000)
     assert.equal(firstWord(`${long}/*${long}*/commit`), 'commit')
     assert.equal(isBlank(long), true)

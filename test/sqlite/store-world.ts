@@ -1,4 +1,4 @@
-// The store itself on a file of its own, with a clock that goes where it is told: `await using world = await storeWorld()`.
+// The SQLite store on its own file, with a clock that the test sets: `await using world = await storeWorld()`.
 import type { DatabaseSync } from 'node:sqlite'
 import type { BatchSettings } from '../../src/job/batch.ts'
 import type { Limit, NewJob } from '../../src/job/record.ts'
@@ -13,16 +13,16 @@ export const minute = 60_000
 
 export interface StoreWorld extends AsyncDisposable {
   readonly store: Store
-  /** The same file, behind the store's back. */
+  /** Another connection to the same file, outside of the store. */
   readonly db: DatabaseSync
   readonly clock: { time: number; now(): number }
   define(limits: { readonly limit?: Limit; readonly keyLimit?: Limit }): Promise<void>
   enqueue(jobs: readonly Partial<NewJob>[]): Promise<void>
   claim(max?: number): Promise<ClaimedJob[]>
   settle(jobs: readonly ClaimedJob[], settlement?: Settlement): Promise<void>
-  /** Answers its id. */
+  /** Returns its id. */
   openBatch(settings?: Partial<BatchSettings>): Promise<string>
-  steer(batch: string, as: BatchAction): ReturnType<Store['controlBatch']>
+  control(batch: string, as: BatchAction): ReturnType<Store['controlBatch']>
 }
 
 export async function storeWorld(): Promise<StoreWorld> {
@@ -50,7 +50,7 @@ export async function storeWorld(): Promise<StoreWorld> {
       await store.openBatch({ id, ...plain, retainMs: 10 * minute, ...settings })
       return id
     },
-    steer: (batch, as) => store.controlBatch({ batch, as, by: null, reason: null }),
+    control: (batch, as) => store.controlBatch({ batch, as, by: null, reason: null }),
     async [Symbol.asyncDispose]() {
       await store.close()
       await file[Symbol.asyncDispose]()

@@ -1,4 +1,4 @@
-// Two versions at work on one file, and copies of a file that work elsewhere.
+// Two versions on one file, and copies of a file that are used elsewhere.
 import assert from 'node:assert/strict'
 import { copyFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ const works = (file: JobsFile, module: string) =>
   Program.start('../../postgres/processes/works', file.url, module, 'shared')
 
 describe('two versions on one file', () => {
-  test('work beside each other, while the newer one migrates and after it: nothing is lost, and no call fails', async () => {
+  test('work side by side during and after the migration: no job is lost, and no call fails', async () => {
     await using file = await jobsFile()
     await using next = await nextVersion()
     const thisVersion = join(root, 'src/open.ts')
@@ -49,7 +49,7 @@ describe('two versions on one file', () => {
     assertCountsEqualRecount(db)
   })
 
-  test('an older client is refused where the file has no room for it', async () => {
+  test('an older client is refused if the file excludes it', async () => {
     await using file = await jobsFile()
     await (await file.open()).close()
     file.raw().exec('update holdfast_meta set schema = schema + 2, min_client = schema + 1')
@@ -59,11 +59,11 @@ describe('two versions on one file', () => {
   })
 })
 
-describe('a copy of a file in use works elsewhere, made by', () => {
+describe('a copy of a file in use works elsewhere if it was made by', () => {
   const ways: Record<string, (file: JobsFile, copy: string, holdfast: Holdfast) => unknown> = {
     'vacuum into': (file, copy) => file.raw().exec(`vacuum into '${copy}'`),
     'the backup API': (file, copy) => backup(file.raw(), copy),
-    'copying the file when everybody has closed it': async (file, copy, holdfast) => {
+    'copying the file when all processes have closed it': async (file, copy, holdfast) => {
       await holdfast.close()
       await copyFile(file.path, copy)
     },
@@ -72,7 +72,7 @@ describe('a copy of a file in use works elsewhere, made by', () => {
     test(way, async () => {
       await using file = await jobsFile()
       const holdfast = await file.open()
-      const { held } = await liveIn(holdfast)
+      const { held } = await fillFile(holdfast)
       const before = await allJobs(holdfast)
       const copy = join(file.directory, 'copy.db')
       await make(file, copy, holdfast)
@@ -91,7 +91,7 @@ describe('a copy of a file in use works elsewhere, made by', () => {
     })
 })
 
-async function liveIn(holdfast: Holdfast) {
+async function fillFile(holdfast: Holdfast) {
   const mail = holdfast.queue('mail')
   await mail.enqueueMany(['done', 'dead', 'held', 'waits'].map((payload) => ({ payload })))
   const [done, dead] = await mail.claim({ max: 2 })

@@ -1,5 +1,5 @@
-// Wake-ups across processes: what another process makes ready is picked up at once, by as many as there is work for.
-// The backstop poll comes after a second, so a median far below that shows that the wake-up did it.
+// Wake-ups across processes: a job that another process makes ready is claimed at once, and only as many claims wake as needed.
+// Polling would find it after a second, so a median far below that shows that the wake-up worked.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { describe, type TestContext, test } from 'node:test'
@@ -10,22 +10,22 @@ import { Looks } from '../../src/store/sqlite/wake.ts'
 import type { ClaimRequest, Store } from '../../src/store/store.ts'
 import { type JobsFile, jobsFile } from './jobs-file.ts'
 import { machineMs, Program } from './process.ts'
-import type { Answered, Told } from './programs/other.ts'
+import type { Answered, Command } from './programs/other.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 
 const wait = '20s'
 const promisedMs = 50
-/** How long a waiter goes without looking, whatever wake-ups say. */
-const backstopMs = 1_000
+/** How often a waiting claim polls, without any wake-up. */
+const pollMs = 1_000
 
-describe('a claim that waits is woken from another process within 50 ms', () => {
+describe('a waiting claim is woken from another process within 50 ms', () => {
   test('by an enqueue', async (t) => {
     await using file = await jobsFile()
     await using world = await setup(file)
     const tookMs: number[] = []
     for (let n = 0; n < 20; n++) tookMs.push(await world.pickUpMs({ enqueue: 1 }))
-    t.diagnostic(`picked up after ${told(tookMs)}`)
-    assert.ok(median(tookMs) < promisedMs, `picked up after ${told(tookMs)}`)
+    t.diagnostic(`claimed after ${summary(tookMs)}`)
+    assert.ok(median(tookMs) < promisedMs, `claimed after ${summary(tookMs)}`)
   })
 
   test('by a release', async () => {
@@ -33,11 +33,11 @@ describe('a claim that waits is woken from another process within 50 ms', () => 
     await using world = await setup(file)
     const tookMs: number[] = []
     for (let n = 0; n < 7; n++) {
-      await world.tell({ enqueue: 1 })
-      await world.tell('claim')
+      await world.run({ enqueue: 1 })
+      await world.run('claim')
       tookMs.push(await world.pickUpMs('release'))
     }
-    assert.ok(median(tookMs) < promisedMs, `picked up after ${told(tookMs)}`)
+    assert.ok(median(tookMs) < promisedMs, `claimed after ${summary(tookMs)}`)
   })
 
   test('by a resume', async () => {
@@ -46,10 +46,10 @@ describe('a claim that waits is woken from another process within 50 ms', () => 
     const tookMs: number[] = []
     for (let n = 0; n < 7; n++) {
       await world.holdfast.pause('mail')
-      await world.tell({ enqueue: 1 })
+      await world.run({ enqueue: 1 })
       tookMs.push(await world.pickUpMs('resume'))
     }
-    assert.ok(median(tookMs) < promisedMs, `picked up after ${told(tookMs)}`)
+    assert.ok(median(tookMs) < promisedMs, `claimed after ${summary(tookMs)}`)
   })
 
   test('by a promotion', async () => {
@@ -57,15 +57,15 @@ describe('a claim that waits is woken from another process within 50 ms', () => 
     await using world = await setup(file)
     const tookMs: number[] = []
     for (let n = 0; n < 7; n++) {
-      await world.tell({ enqueue: 1, delay: 100 })
+      await world.run({ enqueue: 1, delay: 100 })
       tookMs.push(await world.pickUpMs('promote'))
     }
-    assert.ok(median(tookMs) < promisedMs, `picked up after ${told(tookMs)}`)
+    assert.ok(median(tookMs) < promisedMs, `claimed after ${summary(tookMs)}`)
   })
 })
 
 describe('a write is followed by looks', () => {
-  /** When it was looked, in ms, where writes came at these times. */
+  /** When looks happened, in ms, for writes at these times. */
   const looksAt = (t: TestContext, { writesAt, untilMs }: { writesAt: readonly number[]; untilMs: number }) => {
     t.mock.timers.enable({ apis: ['setTimeout'] })
     const taken: number[] = []
@@ -79,78 +79,78 @@ describe('a write is followed by looks', () => {
     return taken
   }
 
-  test('further and further apart, and then no more', (t) => {
+  test('further and further apart, and then by none', (t) => {
     assert.deepEqual(looksAt(t, { writesAt: [0], untilMs: 500 }), [1, 3, 7, 15, 31, 63, 127])
   })
 
-  test('that begin anew with the next write, whatever was due', (t) => {
+  test('that start over with the next write', (t) => {
     assert.deepEqual(looksAt(t, { writesAt: [0, 40], untilMs: 60 }), [1, 3, 7, 15, 31, 41, 43, 47, 55])
   })
 
-  test('that writes without end do not put off', (t) => {
+  test('that a constant stream of writes does not delay', (t) => {
     const taken = looksAt(t, { writesAt: Array.from({ length: 100 }, (_, i) => i), untilMs: 100 })
     assert.ok(taken.length >= 50, `looked ${taken.length} times in 100 ms`)
   })
 })
 
-test('who holds a job is told within 50 ms that another process asked to cancel it', async (t) => {
+test('a cancel request of another process reaches the store that holds the lease within 50 ms', async (t) => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const store = await sqlite({ path: file.path })({ clock: systemClock })
   await using other = await startOther(file)
-  const news = new EventTarget()
-  store.subscribe({ onCancel: () => news.dispatchEvent(new Event('cancel')) })
+  const notices = new EventTarget()
+  store.subscribe({ onCancel: () => notices.dispatchEvent(new Event('cancel')) })
   const tookMs: number[] = []
   for (let n = 0; n < 7; n++) {
     await holdfast.queue('mail').enqueue(n)
     const [job] = await store.claim({ queues: ['mail'], max: 1, leaseMs: 60_000, worker: 'w' })
-    const heard = once(news, 'cancel').then(machineMs)
+    const noticed = once(notices, 'cancel').then(machineMs)
     const { at } = await other.ask<Answered>({ cancel: job?.id ?? '' })
-    tookMs.push(Math.max(0, (await heard) - at))
+    tookMs.push(Math.max(0, (await noticed) - at))
     assert.deepEqual(await store.cancelRequested(job ? [job] : []), [true])
   }
   await store.close()
-  t.diagnostic(`told after ${told(tookMs)}`)
-  assert.ok(median(tookMs) < promisedMs, `told after ${told(tookMs)}`)
+  t.diagnostic(`noticed after ${summary(tookMs)}`)
+  assert.ok(median(tookMs) < promisedMs, `noticed after ${summary(tookMs)}`)
 })
 
-describe('as many are woken as there is work for', () => {
-  for (const who of ['this process', 'another process']) {
-    test(`one job from ${who} makes one of ten waiters look, not a herd`, async () => {
+describe('as many claims are woken as there are jobs', () => {
+  for (const producer of ['this process', 'another process']) {
+    test(`one job from ${producer} makes one of ten waiting claims look, not all`, async () => {
       await using file = await jobsFile()
       await using world = await setup(file)
       for (let tries = 0; ; tries++) {
         const startedAt = performance.now()
         const { waits, claims, stop } = await world.waiters(10)
         const looks = claims.length
-        if (who === 'this process') await world.holdfast.queue('mail').enqueue(1)
-        else await world.tell({ enqueue: 1 })
+        if (producer === 'this process') await world.holdfast.queue('mail').enqueue(1)
+        else await world.run({ enqueue: 1 })
         const [lease] = await Promise.race(waits)
-        await world.holdfast.queues() // whoever else was woken has asked by now
+        await world.holdfast.queues() // any other claim that was woken has looked by now
         await world.holdfast.queues()
         const got = await Promise.all(claims.slice(looks))
-        const isInTime = performance.now() - startedAt < backstopMs
+        const isInTime = performance.now() - startedAt < pollMs
         await stop()
         await lease?.done()
-        if (!isInTime && tries < 5) continue // the machine was slow, and everyone looked because of the backstop
+        if (!isInTime && tries < 5) continue // the machine was slow, and all claims looked because of the poll
         assert.deepEqual(got, [1], 'jobs got by each look after the first ones')
         break
       }
     })
   }
 
-  test('a backlog of ten from another process finds ten waiters', async () => {
+  test('ten jobs from another process reach ten waiting claims', async () => {
     await using file = await jobsFile()
     await using world = await setup(file)
     const startedAt = performance.now()
     const { waits } = await world.waiters(10)
-    await world.tell({ enqueue: 10 })
+    await world.run({ enqueue: 10 })
     const got = (await Promise.all(waits)).flat().map(({ job }) => job.payload)
     assert.deepEqual(got.sort(), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
-    assert.ok(performance.now() - startedAt < 5 * backstopMs)
+    assert.ok(performance.now() - startedAt < 5 * pollMs)
   })
 
-  test('a waiter served by another queue leaves no job of the queue it was woken for waiting', async () => {
+  test('if a woken claim takes a job of another queue, the job that it was woken for is still claimed', async () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     await holdfast.queue('first').enqueue(1)
@@ -159,7 +159,7 @@ describe('as many are woken as there is work for', () => {
     const waits: ReturnType<typeof holdfast.claim>[] = []
     for (const queues of [['mail', 'post'], ['post'], ['mail']]) {
       waits.push(holdfast.claim(queues, { wait, signal: abort.signal }))
-      await holdfast.queues() // it waits by now, behind the one before
+      await holdfast.queues() // it waits by now, after the one before
     }
     const startedAt = performance.now()
     await first?.done(null, { enqueue: [{ queue: 'mail' }, { queue: 'post', priority: 0 }] })
@@ -171,10 +171,10 @@ describe('as many are woken as there is work for', () => {
       [either, mail].map((leases) => leases?.map(({ job }) => job.queue)),
       [['post'], ['mail']],
     )
-    assert.ok(tookMs < backstopMs / 2, `both were taken after ${tookMs} ms`)
+    assert.ok(tookMs < pollMs / 2, `both were taken after ${tookMs} ms`)
   })
 
-  test('a waiter that loses the race waits out its full time, and ends with nothing', async () => {
+  test('a claim that loses the race waits for its full time, and returns nothing', async () => {
     await using file = await jobsFile()
     const clients = [await file.open(), await file.open()]
     await using other = await startOther(file)
@@ -191,7 +191,7 @@ describe('as many are woken as there is work for', () => {
   })
 })
 
-test('a wait ends with nothing after its time, and at once when its signal aborts', async () => {
+test('a claim returns nothing after its wait, and at once when its signal aborts', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
   const startedAt = performance.now()
@@ -200,27 +200,27 @@ test('a wait ends with nothing after its time, and at once when its signal abort
   assert.ok(tookMs >= 295, `ended after ${tookMs} ms`)
   const abort = new AbortController()
   const claim = holdfast.claim(['mail'], { wait, signal: abort.signal })
-  await holdfast.queues() // it has looked by now
+  await holdfast.queues() // the claim has looked by now
   const abortedAt = performance.now()
   abort.abort()
   assert.deepEqual(await claim, [])
-  assert.ok(performance.now() - abortedAt < backstopMs / 2)
+  assert.ok(performance.now() - abortedAt < pollMs / 2)
   assert.deepEqual(await holdfast.claim(['mail'], { wait, signal: AbortSignal.abort() }), [])
 })
 
 interface World extends AsyncDisposable {
   readonly holdfast: Holdfast
-  /** The other process does this, and has been answered. */
-  tell(what: Told): Promise<Answered>
-  /** How long after the other process was answered a claim that waited here has the job. */
-  pickUpMs(what: Told): Promise<number>
-  /** So many claims that have looked and now wait; and what the store was asked, from the first look on. */
+  /** The other process runs the command; resolves when it was answered. */
+  run(what: Command): Promise<Answered>
+  /** How long after the other process was answered a claim that waits here has the job. */
+  pickUpMs(what: Command): Promise<number>
+  /** This many claims that have looked and now wait, and the claims that the store received from the first look on. */
   waiters(count: number): Promise<Waiters>
 }
 
 interface Waiters {
   readonly waits: readonly ReturnType<Holdfast['claim']>[]
-  /** How many jobs each claim that the store was asked for got. */
+  /** How many jobs each claim of the store returned. */
   readonly claims: readonly Promise<number>[]
   stop(): Promise<void>
 }
@@ -237,7 +237,7 @@ async function setup(file: JobsFile): Promise<World> {
     }),
   )
   const other = await startOther(file)
-  const tell = (what: Told) => other.ask<Answered>(what)
+  const run = (what: Command) => other.ask<Answered>(what)
   const waiters = async (count: number): Promise<Waiters> => {
     claims = []
     const mine = claims
@@ -245,7 +245,7 @@ async function setup(file: JobsFile): Promise<World> {
     const waits = Array.from({ length: count }, () => holdfast.claim(['mail'], { wait, signal: abort.signal }))
     while (mine.length < count) await once(counting, 'claimed')
     await Promise.all(mine)
-    await holdfast.queues() // the sweep that an empty look makes is over, too
+    await holdfast.queues() // the sweep after an empty look is over, too
     await holdfast.queues()
     const stop = async () => {
       abort.abort()
@@ -255,7 +255,7 @@ async function setup(file: JobsFile): Promise<World> {
   }
   return {
     holdfast,
-    tell,
+    run,
     waiters,
     async pickUpMs(what) {
       const { waits } = await waiters(1)
@@ -264,14 +264,14 @@ async function setup(file: JobsFile): Promise<World> {
         await lease?.done()
         return at
       })
-      const answered = await tell(what)
+      const answered = await run(what)
       return Math.max(0, ((await picked) ?? Number.NaN) - answered.at)
     },
     [Symbol.asyncDispose]: () => other[Symbol.asyncDispose](),
   }
 }
 
-/** The store, but with a claim of one's own. */
+/** The store with another claim function. */
 function overridden(store: Store, claim: (request: ClaimRequest) => ReturnType<Store['claim']>): Store {
   return new Proxy(store, {
     get(target, name) {
@@ -292,6 +292,6 @@ function median(values: readonly number[]): number {
   return [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] ?? Number.NaN
 }
 
-function told(values: readonly number[]): string {
+function summary(values: readonly number[]): string {
   return `${values.map((ms) => ms.toFixed(1)).join(', ')} ms`
 }

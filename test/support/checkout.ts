@@ -1,4 +1,4 @@
-// This repository, as the tests about it see it.
+// This repository, for the tests about it.
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 

@@ -1,13 +1,15 @@
-// A wire that breaks when it is told to, between a client and its PostgreSQL server:
+// A proxy between a client and its PostgreSQL server that cuts the connection on request:
 //
 //   await using proxy = await cuttingProxy(database.url)
-//   const cut = proxy.cut('commit\0', 'after')   // the next commit lands, and its answer is lost
-//   …                                             // whatever the client does, through proxy.url
+//   const cut = proxy.cut('commit\0', 'after')   // the next commit is applied, and its answer is lost
+//   …                                             // calls of the client, through proxy.url
 //   await cut
 //
-// `before`: the call does not reach the server. `during`: it does, and the wire breaks at once. `after`: the wire breaks
-// when the server has answered, and the answer does not reach the client. A wire that stays broken lets nobody through, on
-// whichever connection, until it is mended.
+// - `before`: the call does not reach the server.
+// - `during`: it does, and the connection is cut at once.
+// - `after`: the connection is cut when the server has answered, and the answer does not reach the client.
+//
+// A proxy that stays broken lets no connection through until it is mended.
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -16,12 +18,12 @@ export type Moment = 'before' | 'during' | 'after'
 
 export interface CuttingProxy extends AsyncDisposable {
   readonly url: string
-  /** Resolves when the wire was cut; the next call after that gets through, unless it stays broken. */
+  /** Resolves when the connection was cut. The next call gets through, unless the proxy stays broken. */
   cut(text: string, moment: Moment, how?: { readonly stays?: boolean }): Promise<void>
   mend(): void
-  /** Every wire breaks, with whatever was on it. */
+  /** Cuts every connection, with all data in transit. */
   drop(): void
-  /** Nothing gets through for so long, in either direction, and then everything. */
+  /** Holds all data back for this long, in both directions, and then delivers it. */
   hold(ms: number): Promise<void>
 }
 
@@ -45,11 +47,11 @@ export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
       return
     }
     const server = connect(Number(target.port), target.hostname)
-    let cutting: Order | null = null // the answer that comes now is lost
+    let cutting: Order | null = null // the current answer is lost
     const cut = ({ stays, done }: Order) => {
       isBroken = stays
       client.destroy()
-      server.end() // what was sent still arrives
+      server.end() // data that was sent still arrives
       if (stays) for (const socket of sockets) if (socket !== server) socket.destroy()
       done()
     }
@@ -107,8 +109,8 @@ export async function cuttingProxy(serverUrl: string): Promise<CuttingProxy> {
 }
 
 /**
- * The server's last word on a call: it has committed, or failed. Something else may follow it at once, a notification say; and a
- * long answer comes in parts, of which the last ends with it.
+ * The server's final message of a call: it has committed or failed. Another message, such as a notification, may follow at
+ * once. A long answer comes in parts, and the last of them ends with this message.
  */
 function isReadyForQuery(chunk: Buffer): boolean {
   const ready = 'Z'.charCodeAt(0)

@@ -1,5 +1,5 @@
-// Watches a program through strace and tells, in order, when it synced a file and when it said a mark. A program says
-// one with `writeSync(1, 'mark: enqueued\n')`, so that "synced before it was acknowledged" becomes a question about a list.
+// Traces a program with strace and lists, in order, when it synced a file and when it printed a mark. A program prints a mark
+// with `writeSync(1, 'mark: enqueued\n')`. So "synced before it was acknowledged" becomes a question about a list.
 import assert from 'node:assert/strict'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -16,7 +16,7 @@ export async function traceDisk(program: string, args: readonly string[] = []): 
   return diskEvents(await readFile(log, 'utf8'))
 }
 
-// A call that another thread interrupts is logged in two parts; the sync counts where it returned.
+// A call that another thread interrupts is logged in two parts. The sync counts at its return.
 export function diskEvents(log: string): DiskEvent[] {
   const events: DiskEvent[] = []
   for (const line of log.split('\n')) {

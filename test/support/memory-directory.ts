@@ -1,5 +1,5 @@
-// A directory that lies in memory, where the system has one with room: nothing there waits for a disk, and to make a file
-// costs a tenth. Syncs are asked for all the same, so what a program does is the same; only a loss of power is not.
+// A directory in memory, if the system has one with enough space. Nothing there waits for a disk, and creating a file costs a
+// tenth. Programs still request syncs, so they behave the same; only a loss of power does not.
 import { statfsSync } from 'node:fs'
 
 const path = '/dev/shm'

@@ -1,6 +1,6 @@
-// The next version of Holdfast, as a copy of this one with one more step of each schema: a column in a busy table (on SQLite
-// a small one), and on PostgreSQL functions that are replaced, and one that only the next version calls. Older clients have
-// room beside it.
+// The next version of Holdfast: a copy of this one with one more step of each schema. The step adds a column to a busy table (on
+// SQLite a small one). On PostgreSQL functions are replaced, and one is added that only the next version calls. Older clients may
+// work beside it.
 //
 //   await using next = await nextVersion()
 //   const { open } = await import(next.path('open.ts'))
@@ -25,12 +25,12 @@ export const nextRelease: Release = {
 }
 
 export interface NextVersion extends AsyncDisposable {
-  /** Where a module of its source is. */
+  /** The path of a module of its source. */
   path(module: string): string
 }
 
 export async function nextVersion(): Promise<NextVersion> {
-  const scratch = await scratchDirectory(join(root, 'test/.tmp')) // where it finds its dependencies
+  const scratch = await scratchDirectory(join(root, 'test/.tmp')) // where its imports of dependencies resolve
   const path = (module: string) => join(scratch.path, 'src', module)
   await cp(join(root, 'src'), join(scratch.path, 'src'), { recursive: true })
   const edit = async (module: string, change: (text: string) => string) =>
@@ -42,7 +42,7 @@ export async function nextVersion(): Promise<NextVersion> {
   return { path, [Symbol.asyncDispose]: () => scratch[Symbol.asyncDispose]() }
 }
 
-/** At the end of the list, which is one line or many. */
+/** Adds the step at the end of the list, which is one line or several. */
 function withStep(text: string, sql: string): string {
   const start = text.indexOf('export const steps')
   const line = text.slice(start, text.indexOf('\n', start))

@@ -1,6 +1,6 @@
-// PgBouncer in transaction mode, in front of a server: every transaction may run on another of `poolSize` connections, and
-// nothing is reset in between, so whoever relies on its session is found out. HOLDFAST_TEST_PGBOUNCER names another binary
-// than the one on the path.
+// PgBouncer in transaction mode, in front of a server. Every transaction may run on another of `poolSize` connections, and
+// nothing is reset in between. So code that relies on its session fails. HOLDFAST_TEST_PGBOUNCER names another binary than the
+// one on the path.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chownSync, writeFileSync } from 'node:fs'
@@ -18,7 +18,7 @@ export interface Pooler extends AsyncDisposable {
 
 export interface PoolerOptions {
   readonly poolSize?: number
-  /** How many it keeps for each connection; 0 is all that versions before 1.21 know. */
+  /** How many it keeps for each connection. Versions before 1.21 support only 0. */
   readonly preparedStatements?: number
 }
 
@@ -41,7 +41,7 @@ export async function startPooler(
     default_pool_size: poolSize,
     max_client_conn: 500,
     server_reset_query: '',
-    server_login_retry: 1, // it waits so many seconds until it tries a server again that was away
+    server_login_retry: 1, // seconds until it tries an unreachable server again
     logfile: join(scratch.path, 'pooler.log'),
     ...(preparedStatements > 0 && { max_prepared_statements: preparedStatements }),
   }
@@ -66,7 +66,7 @@ export async function startPooler(
   }
 }
 
-/** Since 1.21 it keeps prepared statements itself where it is told to. */
+/** Since 1.21 it can keep prepared statements itself. */
 export async function poolerVersion(): Promise<readonly [number, number]> {
   const { stdout } = await runOk(program, ['--version'])
   const [, major, minor] = /(\d+)\.(\d+)/.exec(stdout) ?? []

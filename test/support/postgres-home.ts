@@ -1,6 +1,6 @@
-// Where a PostgreSQL server of the tests lives: a scratch directory, an account that may run a server (which root may
-// not), and binaries that this account can run. A watchdog outlives this process, even one that was killed, and then
-// stops the server and removes the directory.
+// Where a PostgreSQL server of the tests runs: a scratch directory, an account that may run a server (root may not), and
+// binaries that this account can run. A watchdog outlives this process, even if it is killed, and then stops the server and
+// removes the directory.
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { cpSync, lchownSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync } from 'node:fs'
@@ -23,7 +23,7 @@ export interface PostgresHome extends AsyncDisposable {
 
 export interface HomeOptions {
   readonly native?: string | undefined
-  /** In memory, if there is room. */
+  /** In memory, if there is space. */
   readonly inMemory?: boolean
 }
 
@@ -51,15 +51,15 @@ export async function postgresHome({
   }
 }
 
-// PostgreSQL asks the system for the account's name, so it has to be one that exists.
+// PostgreSQL asks the system for the account's name, so the account must exist.
 export function unprivilegedAccount(): Account {
   if (process.getuid?.() !== 0) return {}
-  const idOfNobody = (flag: string) => Number(execFileSync('id', [flag, 'nobody'], { encoding: 'utf8' }))
-  return { uid: idOfNobody('-u'), gid: idOfNobody('-g') }
+  const idOfAccount = (flag: string) => Number(execFileSync('id', [flag, 'nobody'], { encoding: 'utf8' }))
+  return { uid: idOfAccount('-u'), gid: idOfAccount('-g') }
 }
 
-// The binaries as they were installed, if they run. They do not where the account cannot reach them, and where npm did
-// not run the install script that makes links to the shared libraries: then a copy in `scratch`, with the links.
+// The binaries as they were installed, if they run. They do not run if the account cannot reach them, or if npm did not run the
+// install script that links the shared libraries. Then a copy in `scratch` is used, with the links.
 export async function runnable(native: string, scratch: string, account: Account): Promise<string> {
   if (await runs(native, account)) return native
   const copy = join(scratch, 'native')
@@ -89,7 +89,7 @@ function linkLibraries(native: string): void {
   }
 }
 
-/** What the packages with binaries are named after. */
+/** The platform in the names of the packages with binaries. */
 export const platform = `${process.platform === 'win32' ? 'windows' : process.platform}-${process.arch}`
 
 export function nativeDirectory(): string {
@@ -119,8 +119,8 @@ function own(path: string, { uid, gid }: Account): void {
   if (uid !== undefined && gid !== undefined) lchownSync(path, uid, gid)
 }
 
-// Waits for the end of its input, which comes when this process is gone, however it went. The server takes its lock file
-// along when it ends; a look at its process alone would also see one that ended and was not yet reaped.
+// Waits for the end of its input, which comes when this process is gone, for any reason. The server removes its lock file when it
+// ends. A look at its process alone would also see a process that has ended and was not yet reaped.
 function watch(home: string, account: Account): ChildProcess {
   const script = `cat > /dev/null
     lock="$1/data/postmaster.pid" tries=200

@@ -1,11 +1,11 @@
-// A PostgreSQL server of one's own, from the binaries that npm installed: durable as PostgreSQL is by default, on a port
-// of 127.0.0.1, without passwords, gone at the end of its scope:
+// A PostgreSQL server for one test, from the binaries that npm installed. It is durable as PostgreSQL is by default, on a port
+// of 127.0.0.1, without passwords, and removed at the end of its scope:
 //
 //   await using server = await startServer()
-//   await server.stop('immediate')   // a crash, as far as the data can tell
+//   await server.stop('immediate')   // like a crash for the data
 //   await server.start()             // recovers; same port, same data
 //
-// What a test stops or breaks must be its own server; all others share one through `testDatabase()`.
+// A test that stops or breaks a server must have its own. All others share one through `testDatabase()`.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
@@ -20,9 +20,9 @@ export interface ServerOptions {
   /** Binaries of another version; see `postgres-versions.ts`. */
   readonly native?: string
   readonly settings?: Readonly<Record<string, string>>
-  /** Its data in memory, if there is room: for servers whose disk is no part of the test. */
+  /** Its data in memory, if there is space: for tests that are not about the disk. */
   readonly inMemory?: boolean
-  /** Its data on a disk of this size, in memory, which only root can have. */
+  /** Its data on a disk of this size, in memory. Only root can mount one. */
   readonly diskMb?: number
 }
 
@@ -69,8 +69,8 @@ export async function startServer({
 }
 
 /**
- * A standby that streams from `primary`, which stops for a moment: a copy of a server at rest needs no more than a file that
- * says what it is to be. It is called `standby` where the primary asks for its name.
+ * A standby that streams from `primary`, which stops for a moment: the copy of a stopped server needs only one file that makes it
+ * a standby. Its application name is `standby`.
  */
 export async function startStandby(primary: Server): Promise<Server> {
   const home = await postgresHome()
@@ -95,7 +95,7 @@ async function smallDisk({ data, account }: PostgresHome, sizeMb: number): Promi
   await runOk('mount', ['-t', 'tmpfs', '-o', options, 'tmpfs', data])
 }
 
-// Unsynced, which saves a tenth: nobody misses an empty cluster if the machine goes down now. The server itself syncs.
+// Without sync, which saves a tenth: an empty cluster may be lost if the machine goes down now. The server itself syncs.
 async function initialise({ program, data, path, account }: PostgresHome): Promise<void> {
   const cluster = ['--username=postgres', '--auth=trust', '--encoding=UTF8', '--locale=C']
   await runOk(program('initdb'), [`--pgdata=${data}`, ...cluster, '--no-sync', '--no-instructions'], {
@@ -136,7 +136,7 @@ class OwnServer implements Server {
     return `postgres://postgres@127.0.0.1:${this.port}/${database}`
   }
 
-  // In a session of its own, so that Ctrl-C in the terminal reaches the tests first and the server when they have ended.
+  // In its own session, so that Ctrl-C in the terminal reaches the tests first, and the server after they have ended.
   async start(): Promise<void> {
     if (this.#process) throw new Error('This PostgreSQL server runs already')
     const log = openSync(this.logFile, 'a')
@@ -158,7 +158,7 @@ class OwnServer implements Server {
     await this.#ready(child)
   }
 
-  // The server says how far it is in its lock file: its process id on the first line, its state on the eighth.
+  // The server writes its progress to its lock file: its process id on the first line, its state on the eighth.
   async #ready(child: ChildProcess): Promise<void> {
     const deadline = Date.now() + startMaxMs
     for (;;) {
@@ -190,7 +190,7 @@ class OwnServer implements Server {
   }
 }
 
-// Below the ports that systems lend to outgoing connections: one of those could take the port while the server is down.
+// Below the ports of outgoing connections: one of those could take the port while the server is down.
 export async function freePort(): Promise<number> {
   for (let tries = 0; tries < 100; tries++) {
     const port = randomInt(20_000, 32_000)
@@ -229,7 +229,7 @@ function readIfThere(path: string): string {
   }
 }
 
-// None of the caller's PG* settings, and messages in English.
+// Without the caller's PG* settings, and with messages in English.
 function environment(): NodeJS.ProcessEnv {
   return { PATH: process.env['PATH'], LC_ALL: 'C' }
 }

@@ -1,5 +1,5 @@
-// Older PostgreSQL servers, for tests that run with `npm run test:system` only: it installs their binaries beside the
-// tests, so that they are nobody's dependency.
+// Older PostgreSQL servers, only for `npm run test:system`. It installs their binaries beside the tests, so that they are not a
+// dependency of the package.
 //
 //   await using server = await startServer({ native: nativeOf(15) })
 import { existsSync } from 'node:fs'

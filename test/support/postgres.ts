@@ -1,10 +1,10 @@
-// A database of one's own for a test, on the server that all tests share:
+// A database for one test, on the server that all tests share:
 //
 //   await using database = await testDatabase()
 //   const holdfast = await open(database.url)
 //
-// The runner starts that server and names it in HOLDFAST_TEST_POSTGRES; set by hand, the variable leads to any other. A
-// file that runs without the runner starts a server for itself, which goes when its process does.
+// The runner starts that server and names it in HOLDFAST_TEST_POSTGRES. Set by hand, the variable names any other server. A test
+// file without the runner starts its own server, which ends with its process.
 import { randomBytes } from 'node:crypto'
 import pg from 'pg'
 import { startServer } from './postgres-server.ts'
@@ -16,8 +16,8 @@ export interface Database extends AsyncDisposable {
   readonly name: string
 }
 
-// template0, which nobody can be connected to. The server's default strategy wins: 27 ms against 73 for `file_copy`, 32
-// against 85 with two at once, even with eight; and PostgreSQL 14 knows no strategies.
+// From template0, to which no session can be connected. The server's default strategy wins: 27 ms against 73 for `file_copy`, 32
+// against 85 with two at once, even with eight. PostgreSQL 14 has no strategies.
 export async function testDatabase(): Promise<Database> {
   const name = `holdfast_test_${randomBytes(8).toString('hex')}`
   const server = await sharedServer()
@@ -33,7 +33,7 @@ export async function testDatabase(): Promise<Database> {
 
 let own: Promise<string> | undefined
 
-// Its url. Kept in the environment, so that programs which a test starts find it too.
+// Its URL. Kept in the environment, so that programs that a test starts find it too.
 export function sharedServer(): Promise<string> {
   own ??= (async () => {
     process.env['HOLDFAST_TEST_POSTGRES'] ||= (await startServer({ inMemory: true })).url()

@@ -1,4 +1,4 @@
-// A directory of one's own, gone at the end of its scope: `await using scratch = await scratchDirectory()`.
+// A temporary directory, removed at the end of its scope: `await using scratch = await scratchDirectory()`.
 import { mkdir, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

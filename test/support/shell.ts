@@ -1,4 +1,4 @@
-// Runs a program to its end and hands back what it said. A nonzero exit is an answer, not an exception.
+// Runs a program to its end and returns its output. A nonzero exit code is a result, not an exception.
 import { spawn } from 'node:child_process'
 import { text } from 'node:stream/consumers'
 
@@ -13,13 +13,17 @@ export interface RunOptions {
   readonly cwd?: string
   readonly env?: NodeJS.ProcessEnv
   readonly timeoutMs?: number
+  /** What the program reads from stdin; nothing unless given. */
+  readonly input?: string
   readonly uid?: number
   readonly gid?: number
 }
 
 export async function run(command: string, args: readonly string[], options: RunOptions = {}): Promise<Ended> {
-  const { timeoutMs = 120_000, env = cleanEnvironment(), ...rest } = options
-  const child = spawn(command, args, { ...rest, env, timeout: timeoutMs, stdio: ['ignore', 'pipe', 'pipe'] })
+  const { timeoutMs = 120_000, env = cleanEnvironment(), input = '', ...rest } = options
+  const child = spawn(command, args, { ...rest, env, timeout: timeoutMs, stdio: ['pipe', 'pipe', 'pipe'] })
+  child.stdin.on('error', () => undefined) // a program that ends before it has read all of it
+  child.stdin.end(input)
   const ended = new Promise<[number | null, NodeJS.Signals | null]>((resolve, reject) => {
     child.once('error', reject)
     child.once('close', (code, signal) => resolve([code, signal]))
@@ -35,7 +39,7 @@ export async function runOk(command: string, args: readonly string[], options: R
   throw new Error(`${command} ${args.join(' ')}: ${how}\n${ended.stdout}${ended.stderr}`)
 }
 
-// Without what npm and the test runner tell their own children: a nested npm, or a nested test, starts from scratch.
+// Without the variables of npm and the test runner for their child processes: a nested npm, or a nested test, starts clean.
 export function cleanEnvironment(): NodeJS.ProcessEnv {
   const inherited = /^(npm_(package|lifecycle)_|npm_config_local_prefix$|NODE_TEST_CONTEXT$|NODE_OPTIONS$|INIT_CWD$)/
   return Object.fromEntries(Object.entries(process.env).filter(([name]) => !inherited.test(name)))

@@ -1,7 +1,7 @@
-// An address that leads to one server now and to another later, as one does that follows whoever is the primary:
+// An address that leads to one server now and to another later, like an address that follows the primary:
 //
 //   await using proxy = await switchingProxy(primary.url())
-//   proxy.switchTo(standby.url())   // ends what was connected to the old one
+//   proxy.switchTo(standby.url())   // ends the connections to the old one
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 

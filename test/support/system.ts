@@ -1,5 +1,5 @@
-// What some tests need beyond npm. `npm test` skips those and says so; `npm run test:system` installs everything listed
-// here and then requires it; `npm run test:long` also runs what takes many minutes:
+// What some tests need beyond npm. `npm test` skips those and prints it. `npm run test:system` installs everything listed here
+// and then requires it. `npm run test:long` also runs the tests that take many minutes:
 //
 //   test('an acknowledged enqueue was synced', { skip: needs('strace') }, async () => { … })
 import { accessSync, constants } from 'node:fs'
@@ -23,7 +23,7 @@ export function needs(name: keyof typeof systemNeeds): string | false {
   return false
 }
 
-/** Time is no matter. */
+/** Whether tests that take many minutes run. */
 export const isLong = process.env['HOLDFAST_TEST_LONG'] === '1'
 
 /** For tests that take many minutes. */

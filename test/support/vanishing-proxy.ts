@@ -1,9 +1,9 @@
-// A way to the server on which hosts vanish without a word: nothing arrives any more in either direction, and nobody says that
-// a connection has ended.
+// A proxy on whose path hosts vanish silently: no data arrives in either direction any more, and no end of a connection is
+// reported.
 //
 //   await using proxy = await vanishingProxy(url)
-//   proxy.vanish()     // whatever is connected, and whoever connects from now on, hears nothing
-//   proxy.comeBack()   // whoever connects from now on gets through; what was connected before stays silent
+//   proxy.vanish()     // existing and new connections receive nothing
+//   proxy.comeBack()   // new connections get through; those from before stay silent
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 

@@ -1,6 +1,6 @@
-// Threads of the SQLite store that serve one store after another, each on a port of its own: to start one takes 120 ms of
-// processor time, most of it for loading the engine, and a suite opens a thousand stores. What is about the thread itself
-// (how it starts, that it ends with its store, that it keeps no process) is for tests that start it as the store does.
+// Threads of the SQLite store that serve one store after another, each on its own port. Starting one takes 120 ms of processor
+// time, most of it for loading the engine, and a suite opens a thousand stores. Tests about the thread itself (how it starts,
+// that it ends with its store, that it does not keep a process alive) start it as the store does.
 import { EventEmitter } from 'node:events'
 import { MessageChannel, type MessagePort, Worker } from 'node:worker_threads'
 import type { Thread, ThreadData, ToThread } from '../../src/store/sqlite/thread/port.ts'
@@ -31,7 +31,7 @@ export function warmThread(data: ThreadData): Thread {
 function started(): Worker {
   const worker = new Worker(new URL('./warm-thread-program.ts', import.meta.url), { name: 'holdfast-sqlite' })
   worker.once('exit', () => idle.delete(worker))
-  worker.unref() // only a store that it serves keeps the process
+  worker.unref() // only a store that it serves keeps the process alive
   return worker
 }
 

@@ -1,4 +1,4 @@
-// The torture tortured: a tree that breaks a promise ends red, by that promise. A judge that cannot fail proves nothing.
+// The torture test itself is tested: on a tree that breaks a promise it fails, and names that promise.
 import assert from 'node:assert/strict'
 import { chmodSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,20 +10,20 @@ import { plant, variants } from '../torture/variants.ts'
 
 const seed = '20300101'
 const minutesMax = '2'
-/** The others take minutes. */
+/** Runs always; the other variants take minutes. */
 const always = ['sqlite: effects applied outside the settlement']
 
 for (const [name, variant] of Object.entries(variants)) {
-  const skip = always.includes(name) ? false : onlyLong('tortures a broken tree')
-  test(`the torture catches ${name}`, { skip }, async () => {
+  const skip = always.includes(name) ? false : onlyLong('runs the torture test on a broken tree')
+  test(`the torture test finds ${name}`, { skip }, async () => {
     await using tree = await scratchDirectory()
     plant(tree.path, variant)
-    chmodSync(tree.path, 0o755) // a server runs as somebody else
+    chmodSync(tree.path, 0o755) // the server runs under another account
     const { store, breaks, breaksAlso = breaks } = variant
     const args = ['--store', store, '--minutes', minutesMax, '--seconds', '15', '--seed', seed]
     const { code, stdout, stderr } = await run(process.execPath, [join(tree.path, 'test/torture/run.ts'), ...args], {
       timeoutMs: 280_000,
-      env: { ...cleanEnvironment(), TMPDIR: tree.path }, // what a red run keeps goes with the tree
+      env: { ...cleanEnvironment(), TMPDIR: tree.path }, // what a failed run keeps is removed with the tree
     })
     assert.equal(code, 1, stdout + stderr)
     assert.ok(

@@ -1,4 +1,4 @@
-// The judge of durability, judged: it must see a sync where there is one and none where there is none.
+// The trace that judges durability is itself tested: it must show a sync if there is one, and none if there is none.
 import assert from 'node:assert/strict'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -21,7 +21,7 @@ test('a traced program shows its syncs between its marks', { skip: needs('strace
   assert.deepEqual(await traceDisk(program), ['mark: written', 'sync', 'mark: synced', 'sync', 'mark: synced again'])
 })
 
-test('a sync that another thread interrupts counts once, where it returned', () => {
+test('a sync that another thread interrupts counts once, at its return', () => {
   const log = `
 17 fdatasync(21 <unfinished ...>
 16 write(1, "mark: too early\\n", 16) = 16

@@ -1,5 +1,5 @@
-// What waits for the disk and what does not, seen from the kernel: an answer that promises to survive a loss of power
-// comes after a sync, and one that does not promise it comes without.
+// Which calls wait for the disk, seen from the kernel. An answer that promises to survive a loss of power comes after a sync. An
+// answer without that promise comes without a sync.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
@@ -34,7 +34,7 @@ describe('sqlite', { skip }, () => {
     })
   })
 
-  test('a claim waits for no sync even as the first to write after the file was opened', async () => {
+  test('a claim waits for no sync even if it is the first write after the file was opened', async () => {
     await using scratch = await scratchDirectory()
     const path = join(scratch.path, 'jobs.db')
     await using holdfast = await open(`sqlite:${path}`)
@@ -43,7 +43,7 @@ describe('sqlite', { skip }, () => {
     assert.deepEqual(syncsBefore(await traceDisk(program, ['first', path])), { claim: 0, end: 0 })
   })
 
-  test('a claim waits for no sync even as the first to write after the log was moved into the file', async () => {
+  test('a claim waits for no sync even if it is the first write after a checkpoint of the log', async () => {
     const steps = Object.entries(syncsBefore(await traceDisk(program, ['restarted'])))
     const claims = steps.filter(([step]) => step.startsWith('claim'))
     assert.deepEqual(
@@ -53,7 +53,7 @@ describe('sqlite', { skip }, () => {
   })
 })
 
-/** How many syncs there were before each mark since the one before it, from `start` on. */
+/** How many syncs there were between each mark and the mark before it, from `start` on. */
 function syncsBefore(events: readonly DiskEvent[]): Record<string, number> {
   const steps: Record<string, number> = {}
   let syncs = 0

@@ -1,5 +1,5 @@
-// Migrations beside work on a million jobs: how long the longest call of a live worker takes, and that a step gives up after
-// a minute where somebody keeps a table.
+// Migrations beside a live worker on a million jobs: how long its longest call takes, and that a step gives up after a minute
+// if another session keeps a table locked.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
@@ -11,7 +11,7 @@ import { steps as sqliteSteps } from '../../src/store/sqlite/schema/migrations.t
 import { rejects } from '../conformance/expect.ts'
 import { setup } from '../postgres/exactness-database.ts'
 import { assertRecount } from '../postgres/exactness-recount.ts'
-import { withClient } from '../postgres/lived-in.ts'
+import { withClient } from '../postgres/filled-database.ts'
 import { startProgram } from '../postgres/processes.ts'
 import { jobsFile } from '../sqlite/jobs-file.ts'
 import { root } from '../support/checkout.ts'
@@ -27,12 +27,12 @@ const skip = onlyLong('takes minutes')
 
 type LongestMs = Readonly<Record<string, number>>
 
-function assertBrief(longestMs: LongestMs): void {
+function assertShort(longestMs: LongestMs): void {
   for (const [verb, ms] of Object.entries(longestMs)) assert.ok(ms < callMaxMs, `${verb} took ${ms} ms`)
 }
 
 describe('PostgreSQL with a million jobs', { skip }, () => {
-  test('is migrated beside a worker and a reader, and no call of the worker waits for long', async (t) => {
+  test('is migrated beside a worker and a reader, and no call of the worker takes long', async (t) => {
     await using server = await startServer()
     await using database = await setup(server)
     await fill(database.url)
@@ -51,24 +51,24 @@ describe('PostgreSQL with a million jobs', { skip }, () => {
     await withClient(database.url, (client) => migrate(client, schema, nextRelease))
     const { longestMs } = await worker.ask<{ longestMs: LongestMs }>('end')
     t.diagnostic(`longest calls (ms): ${JSON.stringify(longestMs)}`)
-    assertBrief(longestMs)
+    assertShort(longestMs)
     await assertRecount(database.pool)
   })
 
-  test('restored elsewhere is healed in one go', async (t) => {
+  test('restored elsewhere is repaired in one transaction', async (t) => {
     await using server = await startServer()
     await using database = await setup(server)
     await fill(database.url)
     await database.rows(`update holdfast.meta set system_identifier = 'another cluster'`)
     const startedAt = performance.now()
     await using holdfast = await open(database.url)
-    t.diagnostic(`healed in ${Math.round(performance.now() - startedAt)} ms`)
+    t.diagnostic(`repaired in ${Math.round(performance.now() - startedAt)} ms`)
     assert.equal((await holdfast.claim(['waiting'], { max: 500 })).length, 500)
     await assertRecount(database.pool)
   })
 })
 
-/** A million jobs that wait, in a queue that nobody claims from meanwhile. */
+/** A million ready jobs, in a queue without claims. */
 async function fill(url: string): Promise<void> {
   await using holdfast = await open(url)
   await holdfast.queue('waiting').enqueue(0)
@@ -96,7 +96,7 @@ test('a SQLite file with a million jobs is migrated while another process works 
   await newer.ask('end')
   const { longestMs } = await worker.ask<{ longestMs: LongestMs }>('end')
   t.diagnostic(`longest calls (ms): ${JSON.stringify(longestMs)}`)
-  assertBrief(longestMs)
+  assertShort(longestMs)
   assert.equal(file.raw().prepare('select schema from holdfast_meta').get()?.['schema'], sqliteSteps.length + 1)
   assert.equal((await (await file.open()).stats('waiting')).ready, million)
 })

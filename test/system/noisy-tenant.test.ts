@@ -1,4 +1,4 @@
-// Fairness between keys where one of them has a hundred thousand jobs.
+// Fairness between limit keys, one of which has a hundred thousand jobs.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { open } from '../../src/open.ts'

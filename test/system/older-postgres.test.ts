@@ -1,4 +1,4 @@
-// The promises on older servers: the conformance suite once more, as it runs on the newest.
+// The promises on older servers: the conformance suite, as it runs on the newest.
 import { describe, test } from 'node:test'
 import { root } from '../support/checkout.ts'
 import { startServer } from '../support/postgres.ts'

@@ -1,5 +1,5 @@
-// Everything through PgBouncer in transaction mode: two connections to the server for all of its clients, another one for
-// each transaction, and no reset in between. Nothing may rely on its session.
+// Everything through PgBouncer in transaction mode: two connections to the server for all clients, another one for each
+// transaction, and no reset in between. No call may rely on its session.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -43,7 +43,7 @@ describe('PgBouncer in transaction mode', { skip }, () => {
     })
   }
 
-  test('every kind of call works, and leaves nothing behind in the sessions that others use next', async () => {
+  test('every kind of call works, and leaves nothing behind in the sessions', async () => {
     const direct = await freshDatabase()
     await using pooler = await startPooler(direct)
     await using holdfast = await open(postgres({ url: pooler.url, listen: false }))
@@ -85,13 +85,13 @@ describe('PgBouncer in transaction mode', { skip }, () => {
     }
   })
 
-  test('wake-ups come past it where the server itself may be reached, and are polled for where not', async (t) => {
+  test('wake-ups bypass it if the server can be reached directly, and are polled for otherwise', async (t) => {
     const direct = await freshDatabase()
     await using pooler = await startPooler(direct)
     await using producer = await open(postgres({ url: pooler.url, listen: false }))
-    for (const [how, listen] of Object.entries({ heard: direct, tried: true, polled: false })) {
+    for (const [how, listen] of Object.entries({ listened: direct, tried: true, polled: false })) {
       await using worker = await open(postgres({ url: pooler.url, listen }))
-      await worker.claim([how], { wait: 2_500 }) // whether notifications arrive is known by now
+      await worker.claim([how], { wait: 2_500 }) // the store knows by now whether notifications arrive
       const tookMs: number[] = []
       for (let n = 0; n < 5; n++) {
         const claiming = worker.claim([how], { wait: '10s' })
@@ -103,11 +103,14 @@ describe('PgBouncer in transaction mode', { skip }, () => {
       }
       t.diagnostic(`${how}: from enqueue to claim ${tookMs} ms`)
       const median = tookMs.toSorted((a, b) => a - b)[2] as number
-      assert.ok(median < (how === 'heard' ? 250 : 1_500), 'whoever hears of it does not wait for the next poll')
+      assert.ok(
+        median < (how === 'listened' ? 250 : 1_500),
+        'a claim that receives the notification does not wait for the next poll',
+      )
     }
   })
 
-  test('a doctor says that wake-ups are not heard through it, and finds nothing wrong besides', async () => {
+  test('the doctor reports that notifications do not arrive through it, and nothing else', async () => {
     const direct = await freshDatabase()
     await using pooler = await startPooler(direct)
     await using through = await open(postgres({ url: pooler.url }))
@@ -120,7 +123,7 @@ describe('PgBouncer in transaction mode', { skip }, () => {
     assert.ok((await past.doctor()).every(({ severity }) => severity === 'fine'))
   })
 
-  test('a call that is only slow is waited for: the driver does not know who works on it', async () => {
+  test('a slow call is waited for: the driver does not know which server process runs it', async () => {
     await using pooler = await startPooler(await freshDatabase())
     await using holdfast = await open(postgres({ url: pooler.url, listen: false, answerTimeout: '200ms' }))
     await holdfast.queue('mail').enqueue(1)
@@ -130,7 +133,7 @@ describe('PgBouncer in transaction mode', { skip }, () => {
     assert.ok(machineMs() - from >= 2_000)
   })
 
-  test('a server that restarts behind it is away and back like any other', async (t) => {
+  test('a restart of the server behind it is handled like any other', async (t) => {
     const direct = await freshDatabase()
     await using pooler = await startPooler(direct, { poolSize: 4 })
     await using scene = await Scene.start({ store: { url: pooler.url }, direct })

@@ -1,4 +1,4 @@
-// What `drain` and `runOnce` promise to whoever tests handlers, on every store.
+// What `drain` and `runOnce` promise to tests of handlers, on every store.
 import assert, { AssertionError } from 'node:assert/strict'
 import test from 'node:test'
 import { z } from 'zod'
@@ -42,7 +42,7 @@ for (const [store, setup] of Object.entries(stores)) {
   for (const [of, limit] of [
     ['a key', { key: 'k', rate: { count: 20, per: '1s' } }],
     ['a queue', { rate: { count: 20, per: '1s' } }],
-    ['a key that runs one at a time', { key: 'k', concurrency: 1, rate: { count: 20, per: '1s' } }],
+    ['a key with one slot', { key: 'k', concurrency: 1, rate: { count: 20, per: '1s' } }],
   ] as const)
     test(`${store}: drain moves the clock to the next start that the rate of ${of} allows`, async () => {
       await using world = await setup()
@@ -66,7 +66,7 @@ for (const [store, setup] of Object.entries(stores)) {
     assert.equal((await drain(holdfast, [[rated, () => null]], { clock, until: '90s' })).done, 20)
   })
 
-  test(`${store}: drain runs what is ready and what follows from it, in the order of claiming`, async () => {
+  test(`${store}: drain runs ready jobs and their follow-ups, in the order of claiming`, async () => {
     await using world = await setup()
     const { holdfast } = world
     await holdfast.queue(mails).enqueueMany([{ payload: { to: 'b' } }, { payload: { to: 'a' }, priority: 1 }])
@@ -95,7 +95,7 @@ for (const [store, setup] of Object.entries(stores)) {
     assert.deepEqual(counts, { done: 5, dead: 0, retried: 0, snoozed: 0, released: 0, cancelled: 0, lost: 0 })
   })
 
-  test(`${store}: with the clock, time moves on to retries, snoozes and delays, each exactly when it is due`, async () => {
+  test(`${store}: with the clock, time moves to retries, snoozes and delays, each exactly when it is due`, async () => {
     await using world = await setup()
     const { holdfast, clock } = world
     const startedAt = clock.now()
@@ -136,7 +136,7 @@ for (const [store, setup] of Object.entries(stores)) {
     assert.equal((await holdfast.stats()).dead, 1)
   })
 
-  test(`${store}: without the clock, what waits for a time is left waiting`, async () => {
+  test(`${store}: without the clock, scheduled jobs are left waiting`, async () => {
     await using world = await setup()
     const { holdfast } = world
     await holdfast.queue(mails).enqueue({ to: 'x' })
@@ -148,7 +148,7 @@ for (const [store, setup] of Object.entries(stores)) {
     assert.equal((await holdfast.stats()).scheduled, 1)
   })
 
-  test(`${store}: runOnce runs one job and says what became of it`, async () => {
+  test(`${store}: runOnce runs one job and returns its outcome`, async () => {
     await using world = await setup()
     const { holdfast, clock } = world
     await holdfast
@@ -195,17 +195,17 @@ test('an endless chain of follow-ups ends at maxJobs, with an error that says so
   await drain(holdfast, [[receipts, () => undefined]], { maxJobs: 1 })
 })
 
-test('every way to end is told: dead at once, released, cancelled while it runs, unreadable, wrong result', async () => {
+test('every kind of end is reported: dead at once, released, cancelled while it runs, unreadable, wrong result', async () => {
   await using world = await setup()
   const { holdfast } = world
-  await holdfast.queue(mails).enqueueMany([{ payload: { to: 'nobody' } }, { payload: { to: 'back' } }])
+  await holdfast.queue(mails).enqueueMany([{ payload: { to: 'invalid' } }, { payload: { to: 'back' } }])
   const { id } = await holdfast.queue(mails).enqueue({ to: 'unwanted' })
   let releases = 0
   const report = await drain(holdfast, [
     [
       mails,
       async (job) => {
-        if (job.payload.to === 'nobody') throw new Permanent('no such address')
+        if (job.payload.to === 'invalid') throw new Permanent('no such address')
         if (job.payload.to === 'back') return releases++ === 0 ? job.release() : { sent: true }
         const { signal } = job
         await holdfast.cancel(id)
@@ -217,7 +217,7 @@ test('every way to end is told: dead at once, released, cancelled while it runs,
   assert.deepEqual(
     report.runs.map(({ payload, outcome }) => [payload, outcome]),
     [
-      [{ to: 'nobody' }, 'dead'],
+      [{ to: 'invalid' }, 'dead'],
       [{ to: 'back' }, 'released'],
       [{ to: 'back' }, 'done'],
       [{ to: 'unwanted' }, 'cancelled'],
@@ -226,7 +226,7 @@ test('every way to end is told: dead at once, released, cancelled while it runs,
   assert.equal(report.runs[0]?.error?.message, 'no such address')
 
   await holdfast.queue('dates').enqueue({ at: 7 })
-  const unread = await runOnce(holdfast, dates, () => assert.fail('nobody can be called with that'))
+  const unread = await runOnce(holdfast, dates, () => assert.fail('the handler was called with an unreadable payload'))
   assert.deepEqual([unread.outcome, unread.payload], ['dead', { at: 7 }])
   await holdfast.queue(dates).enqueue({ at: '2031-01-01' })
   const wrong = await runOnce(holdfast, dates, () => ({ year: 'soon' }) as never)
@@ -234,7 +234,7 @@ test('every way to end is told: dead at once, released, cancelled while it runs,
   assert.match(wrong.error?.message ?? '', /does not fit the schema/)
 })
 
-test('until bounds how far the clock moves, and that is where it stands in the end', async () => {
+test('until bounds how far the clock moves, and the clock ends there', async () => {
   await using world = await setup()
   const { holdfast, clock } = world
   const startedAt = clock.now()
@@ -246,7 +246,7 @@ test('until bounds how far the clock moves, and that is where it stands in the e
   await assert.rejects(drain(holdfast, [[receipts, () => undefined]], { until: '1h' }), { code: 'INVALID_OPTION' })
 })
 
-test('a clock that is not the store’s is refused instead of being moved for ever', async () => {
+test('a clock that is not the store’s is refused instead of being moved without end', async () => {
   await using world = await setup()
   const { holdfast } = world
   await holdfast.queue(mails).enqueue({ to: 'x' }, { delay: '1m' })
@@ -289,7 +289,7 @@ test('with concurrency a handler may wait for a job that it enqueued', async () 
   assert.equal(report.done, 2)
 })
 
-test('middleware runs around the handler, and what it makes of the result counts', async () => {
+test('middleware runs around the handler, and its result counts', async () => {
   await using world = await setup()
   const { holdfast } = world
   await holdfast.queue(mails).enqueue({ to: 'x' })
@@ -329,7 +329,7 @@ test('a handler in a module runs in its thread', async () => {
   assert.equal((await holdfast.kv.get('shouted'))?.value, 'hey')
 })
 
-test('a job that is claimed by somebody else is left to them', async () => {
+test('a job that another caller has claimed is left alone', async () => {
   await using world = await setup()
   const { holdfast, clock } = world
   await holdfast.queue(mails).enqueueMany([{ payload: { to: 'a' } }, { payload: { to: 'b' } }])
@@ -341,12 +341,12 @@ test('a job that is claimed by somebody else is left to them', async () => {
   )
   await assert.rejects(
     runOnce(holdfast, mails, () => undefined),
-    /1 is running, held by somebody else; 1 is done/,
+    /1 is running, leased elsewhere; 1 is done/,
   )
   await lease?.done()
 })
 
-test('a drain whose client is closed meanwhile ends, and gives back what ran', async () => {
+test('a drain whose client is closed meanwhile ends, and releases its running jobs', async () => {
   const { holdfast } = await openInMemory()
   await holdfast.queue(mails).enqueue({ to: 'x' })
   const started = Promise.withResolvers<void>()
@@ -365,7 +365,7 @@ test('a drain whose client is closed meanwhile ends, and gives back what ran', a
   assert.equal((await draining).released, 1)
 })
 
-test('on virtual timers a timeout comes when the clock is moved', async () => {
+test('with virtual timers a timeout happens when the clock is moved', async () => {
   await using world = await setup({ timers: 'virtual' })
   const { holdfast, clock } = world
   await holdfast.queue(mails).enqueue({ to: 'slow' }, { timeout: '10m', attempts: 1 })
@@ -381,7 +381,7 @@ test('on virtual timers a timeout comes when the clock is moved', async () => {
   assert.match(error?.message ?? '', /took longer than 600000 ms/)
 })
 
-test('an hour is an hour, whatever fractions of a millisecond somebody waits for', async () => {
+test('an hour is an hour, although timers wait for fractions of a millisecond', async () => {
   const clock = new VirtualClock(Date.UTC(2030, 0, 1), { timers: 'virtual' })
   const began = clock.now()
   let rings = 0
@@ -395,7 +395,7 @@ test('an hour is an hour, whatever fractions of a millisecond somebody waits for
   assert.equal(clock.now(), began + 3_600_000)
 })
 
-test('a worker on virtual timers sleeps until the clock moves, then finds what is due', async () => {
+test('a worker with virtual timers waits until the clock moves, and then finds due jobs', async () => {
   await using world = await setup({ timers: 'virtual' })
   const { holdfast, clock } = world
   await holdfast.queue(receipts).enqueue({ for: 'later' }, { delay: '1h' })

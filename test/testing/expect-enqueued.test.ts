@@ -10,17 +10,17 @@ async function setup() {
   return { holdfast, clock, [Symbol.asyncDispose]: () => holdfast.close() }
 }
 
-/** It rejects with an AssertionError, and this is what it says. */
-async function complaint(asserted: Promise<unknown>): Promise<string> {
+/** The message of the AssertionError with which it rejects. */
+async function assertionMessage(asserted: Promise<unknown>): Promise<string> {
   const error = await asserted.then(
-    () => assert.fail('Nothing was complained about.'),
+    () => assert.fail('It did not reject.'),
     (rejected: unknown) => rejected,
   )
   assert.ok(error instanceof AssertionError, String(error))
   return error.message
 }
 
-test('a job that its limit holds back is enqueued, and is found by its limit key', async () => {
+test('a job that its limit holds counts as enqueued, and is found by its limit key', async () => {
   await using world = await setup()
   const { holdfast } = world
   const single = defineQueue<{ k: string }>('single', { limit: { key: 'k', concurrency: 1 } })
@@ -32,12 +32,12 @@ test('a job that its limit holds back is enqueued, and is found by its limit key
   )
   await expectEnqueued(holdfast, single, { count: 2, state: 'held' })
   const leases = await holdfast.claim([single], { max: 2 })
-  assert.match(await complaint(expectNothingEnqueued(holdfast, single)), /single, held, priority/)
-  assert.match(await complaint(expectEnqueued(holdfast, single, { limitKey: 'b' })), /like \{ limitKey: 'b' \}/)
+  assert.match(await assertionMessage(expectNothingEnqueued(holdfast, single)), /single, held, priority/)
+  assert.match(await assertionMessage(expectEnqueued(holdfast, single, { limitKey: 'b' })), /like \{ limitKey: 'b' \}/)
   for (const lease of leases) await lease.release()
 })
 
-test('what waits is found by part of its payload, by a predicate, and by every option of enqueue', async () => {
+test('a waiting job is found by part of its payload, by a predicate, and by every option of enqueue', async () => {
   await using world = await setup()
   const { holdfast, clock } = world
   await holdfast.queue(mails).enqueue({ to: 'a', tags: ['x', 'y'], from: { name: 'Ann' } })
@@ -74,24 +74,24 @@ test('what waits is found by part of its payload, by a predicate, and by every o
     { headers: { tenant: 'other' } },
     { id: '01890000-0000-7000-8000-000000000000' },
   ])
-    await complaint(expectEnqueued(holdfast, mails, expected))
+    await assertionMessage(expectEnqueued(holdfast, mails, expected))
 })
 
-test('the complaint shows what was wanted and what is there instead', async () => {
+test('the message shows what was expected and what is there instead', async () => {
   await using world = await setup()
   const { holdfast } = world
   assert.equal(
-    await complaint(expectEnqueued(holdfast, mails)),
+    await assertionMessage(expectEnqueued(holdfast, mails)),
     'Expected at least one job in queue mails; none is like that. Nothing waits there.',
   )
   await holdfast.queue('other').enqueue({ n: 1 })
   assert.match(
-    await complaint(expectEnqueued(holdfast, mails)),
+    await assertionMessage(expectEnqueued(holdfast, mails)),
     /Elsewhere:\n {2}other, ready, priority 5: \{ n: 1 \}$/,
   )
   await holdfast.queue(mails).enqueueMany([{ payload: { to: 'a' } }, { payload: { to: 'b' }, delay: '90s' }])
   assert.equal(
-    await complaint(expectEnqueued(holdfast, mails, { payload: { to: 'a' }, count: 2 })),
+    await assertionMessage(expectEnqueued(holdfast, mails, { payload: { to: 'a' }, count: 2 })),
     [
       "Expected 2 jobs in queue mails like { payload: { to: 'a' } }; 1 is like that. There:",
       "  mails, ready, priority 5: { to: 'a' }",
@@ -99,18 +99,18 @@ test('the complaint shows what was wanted and what is there instead', async () =
     ].join('\n'),
   )
   await holdfast.queue(mails).enqueueMany(Array.from({ length: 20 }, () => ({ payload: { to: 'c' } })))
-  assert.match(await complaint(expectEnqueued(holdfast, mails, { count: 1 })), /… and 12 more$/)
+  assert.match(await assertionMessage(expectEnqueued(holdfast, mails, { count: 1 })), /… and 12 more$/)
 })
 
-test('that nothing waits is asserted for one queue or for all; what has run or runs does not wait', async () => {
+test('expectNothingEnqueued covers one queue or all, and ignores jobs that run or have ended', async () => {
   await using world = await setup()
   const { holdfast } = world
   await holdfast.queue(mails).enqueue({ to: 'a' })
   assert.match(
-    await complaint(expectNothingEnqueued(holdfast)),
+    await assertionMessage(expectNothingEnqueued(holdfast)),
     /^Expected nothing to wait in any queue; there:\n {2}mails/,
   )
-  assert.match(await complaint(expectNothingEnqueued(holdfast, mails)), /in queue mails/)
+  assert.match(await assertionMessage(expectNothingEnqueued(holdfast, mails)), /in queue mails/)
   await expectNothingEnqueued(holdfast, 'other')
   const [lease] = await holdfast.queue(mails).claim()
   await expectNothingEnqueued(holdfast)
@@ -118,7 +118,7 @@ test('that nothing waits is asserted for one queue or for all; what has run or r
   await expectNothingEnqueued(holdfast, holdfast.queue(mails))
 })
 
-test('what is expected is looked through to the last page', async () => {
+test('all pages of waiting jobs are searched', async () => {
   await using world = await setup()
   const { holdfast } = world
   await holdfast.queue(mails).enqueueMany(Array.from({ length: 2_500 }, (_, n) => ({ payload: { to: String(n) } })))

@@ -23,7 +23,7 @@ const ship: Handler<{ id: string; at: Date }> = async (job) => {
   return job.payload.at.getUTCFullYear()
 }
 
-test('a handler is called by itself, and everything it asked for is written down', async () => {
+test('a handler is called alone, and all its requests are recorded', async () => {
   const job = handlerJob(orders, { id: 'o1', at: '2031-01-01' })
   assert.equal(await ship(job), 2031)
   assert.deepEqual(job.logs, [{ message: 'shipping', facts: { order: 'o1' } }])
@@ -37,7 +37,7 @@ test('a handler is called by itself, and everything it asked for is written down
   })
 })
 
-test('the job says what its queue says, or what the test says', () => {
+test('the job has the values of its queue, or those of the test', () => {
   const plain = handlerJob(orders, { id: 'o1', at: '2031-01-01' })
   assert.deepEqual(
     [plain.queue, plain.attempt, plain.maxAttempts, plain.priority, plain.timeoutMs, plain.headers, plain.wake],
@@ -59,7 +59,7 @@ test('the job says what its queue says, or what the test says', () => {
   assert.deepEqual([given.createdAt, given.startedAt], [new Date(5), new Date(7)])
 })
 
-test('the signal aborts when the test says so, with the error a worker would give', async () => {
+test('the signal aborts when the test requests it, with the error of a worker', async () => {
   const job = handlerJob(orders, { id: 'o1', at: '2031-01-01' })
   job.abort()
   await assert.rejects(async () => ship(job), { code: 'JOB_CANCELLED' })
@@ -68,7 +68,7 @@ test('the signal aborts when the test says so, with the error a worker would giv
   assert.ok(isHoldfastError(late.signal.reason, 'JOB_TIMEOUT'))
 })
 
-test('what enqueue would refuse is refused here', () => {
+test('payloads and options that enqueue would refuse are refused', () => {
   assert.throws(() => handlerJob(orders, { id: 1, at: '' } as never), { code: 'INVALID_PAYLOAD' })
   assert.throws(() => handlerJob(receipts, { for: 1n } as never), { code: 'INVALID_PAYLOAD' })
   assert.throws(() => handlerJob(receipts, { for: 'x' }, { delay: '5m' } as never), { code: 'INVALID_OPTION' })

@@ -7,7 +7,7 @@ import { rejects } from '../conformance/expect.ts'
 
 const table = 'create table article (url text primary key, words int not null check (words > 0));'
 
-test('the tables of setup are there for SQL effects, and a test reads what they wrote', async () => {
+test('SQL effects write to the tables of setup, and a test can read the rows', async () => {
   const { holdfast, db } = await openInMemory({ setup: `${table} insert into article values ('/old', 1)` })
   const fetch = holdfast.queue<{ url: string; words: number }>('fetch')
   await fetch.enqueue({ url: '/new', words: 42 })
@@ -19,7 +19,7 @@ test('the tables of setup are there for SQL effects, and a test reads what they 
   await holdfast.close()
 })
 
-test('an effect that a table of setup refuses fails its job, and leaves nothing', async () => {
+test('if a table of setup refuses an effect, its job fails and no row is written', async () => {
   const { holdfast, db } = await openInMemory({ setup: table })
   await holdfast.queue('fetch').enqueue(0)
   const run = await runOnce<number, void>(holdfast, 'fetch', (job) => {
@@ -31,7 +31,7 @@ test('an effect that a table of setup refuses fails its job, and leaves nothing'
   await holdfast.close()
 })
 
-test('setup may be a function that is given the connection, also an asynchronous one', async () => {
+test('setup can be a function that takes the connection, also an asynchronous one', async () => {
   for (const setup of [(db: DatabaseSync) => db.exec(table), async (db: DatabaseSync) => db.exec(table)]) {
     const { holdfast, db } = await openInMemory({ setup })
     assert.deepEqual(articles(db), [])
@@ -39,7 +39,7 @@ test('setup may be a function that is given the connection, also an asynchronous
   }
 })
 
-test('what setup throws is thrown as it is, and the store is closed', async () => {
+test('an error of setup is thrown unchanged, and the store is closed', async () => {
   await assert.rejects(openInMemory({ setup: 'create tabel x' }), /syntax error/)
   let given: DatabaseSync | undefined
   const failing = async (db: DatabaseSync) => {
@@ -51,7 +51,7 @@ test('what setup throws is thrown as it is, and the store is closed', async () =
   assert.equal(given?.isOpen, false)
 })
 
-test('a setup of another kind, or one that leaves a transaction open, is refused', async () => {
+test('a setup that is neither text nor function, or that leaves a transaction open, is refused', async () => {
   await rejects(openInMemory({ setup: 7 as never }), 'INVALID_OPTION', { option: 'setup' })
   await rejects(openInMemory({ setup: 'begin' }), 'INVALID_OPTION', { option: 'setup' })
 })

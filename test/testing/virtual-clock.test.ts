@@ -3,7 +3,7 @@ import test from 'node:test'
 import { pause } from '../../src/runtime/clock.ts'
 import { openInMemory, VirtualClock } from '../../src/testing/index.ts'
 
-test('time stands still until it is moved: by a duration, by milliseconds, to a moment, and back', () => {
+test('time does not pass until it is moved: by a duration, by milliseconds, to a moment, and back', () => {
   const clock = new VirtualClock(new Date(1_000))
   assert.equal(clock.now(), 1_000)
   clock.advance('5m')
@@ -17,7 +17,7 @@ test('time stands still until it is moved: by a duration, by milliseconds, to a 
   assert.equal(new Float64Array(clock.shared)[0], 300_000)
 })
 
-test('what is no time is refused', () => {
+test('invalid times are refused', () => {
   const clock = new VirtualClock()
   assert.throws(() => clock.advance('soon' as never), { code: 'INVALID_OPTION' })
   assert.throws(() => clock.advance(Number.NaN), { code: 'INVALID_OPTION' })
@@ -26,13 +26,13 @@ test('what is no time is refused', () => {
   assert.throws(() => new VirtualClock(0, { timers: 'some' as never }), { code: 'INVALID_OPTION' })
 })
 
-test('waits are real unless asked for otherwise', async () => {
+test('timers are real by default', async () => {
   const { holdfast, clock } = await openInMemory({ startAt: 5 })
   assert.deepEqual([clock.now(), clock.timers], [5, undefined])
   await holdfast.close()
 })
 
-test('virtual timers are called in the order in which they are due, each at its time', () => {
+test('virtual timers fire in the order in which they are due, each at its time', () => {
   const clock = new VirtualClock(0, { timers: 'virtual' })
   const { timers } = clock
   assert.ok(timers)
@@ -57,7 +57,7 @@ test('virtual timers are called in the order in which they are due, each at its 
   assert.deepEqual([clock.now(), timers.nextAt], [30, 31])
 })
 
-test('what is due at once needs nobody to move the clock, and timers never go back', async () => {
+test('a timer that is due at once fires without a move of the clock, and timers never go back', async () => {
   const clock = new VirtualClock(1_000, { timers: 'virtual' })
   const { timers } = clock
   assert.ok(timers)
@@ -66,7 +66,7 @@ test('what is due at once needs nobody to move the clock, and timers never go ba
   assert.deepEqual([clock.now(), timers.now(), timers.nextAt], [500, 0, null])
 })
 
-test('a claim that waits for an hour is over when the clock says so', async () => {
+test('a claim that waits for an hour ends when the clock has moved by an hour', async () => {
   const { holdfast, clock } = await openInMemory({ timers: 'virtual' })
   let isOver = false
   const claim = holdfast.claim(['jobs'], { wait: '1h' }).finally(() => {

@@ -1,4 +1,4 @@
-// A database of the application that the queue lives in: its own transactions around an enqueue, and its own rows.
+// The application's database, which is also the store: transactions of the application around an enqueue, and its own rows.
 
 import { DatabaseSync } from 'node:sqlite'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -6,13 +6,13 @@ import pg from 'pg'
 import { HoldfastError } from '../../src/errors.ts'
 
 export interface Application extends AsyncDisposable {
-  /** Its connections, where it has a server: the store may use them, too. */
+  /** The connections to a server, which the store may share. SQLite has none. */
   readonly pool?: pg.Pool
-  /** How long a transaction may be held open without keeping everybody else from working. */
+  /** How long a transaction may stay open without blocking the other processes. */
   readonly holdMaxMs: number
-  /** A row of this tag, and what `work` does with the transaction. */
+  /** Inserts a row with this tag, runs `work` in the same transaction, then commits or rolls back. */
   transact<T>(tag: string, end: TransactionEnd, work: (tx: object) => Promise<T>): Promise<T>
-  /** A row that waits for a reaper. */
+  /** Inserts a row that only the reaper will find. */
   abandon(tag: string): Promise<void>
   abandoned(limit: number): Promise<string[]>
   rows(): Promise<string[]>
@@ -28,7 +28,7 @@ export function applicationAt(url: string): Application {
   return url.startsWith('sqlite:') ? onSqlite(url.slice('sqlite:'.length)) : onPostgres(url)
 }
 
-// Tags are letters, digits and dashes: written out, statements are the same on both.
+// Tags are letters, digits and dashes. Written into the statement, they make it the same on both databases.
 const insertEffect = (tag: string) => `insert into effect (tag) values ('${tag}')`
 const insertOrphan = (tag: string) => `insert into orphan (tag) values ('${tag}')`
 
@@ -42,7 +42,7 @@ function onSqlite(path: string): Application {
         .map(({ tag }) => String(tag)),
     )
   let last: Promise<unknown> = Promise.resolve()
-  /** One connection has one transaction at a time. */
+  /** A connection has one transaction at a time, so transactions run one after the other. */
   const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
     const turn = last.then(() => outage(work))
     last = turn.catch(() => {})
@@ -106,7 +106,7 @@ function onPostgres(url: string): Application {
   }
 }
 
-/** Said as the queue says it: what became of the call nobody knows. */
+/** Reports a database error as the queue reports it: STORE_UNAVAILABLE, with an unknown result. */
 async function outage<T>(call: () => Promise<T>): Promise<T> {
   try {
     return await call()

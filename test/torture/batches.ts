@@ -1,14 +1,14 @@
-// Batches: submitted in parts by whoever comes, under keys that several processes share, so that one goes on where another
-// died; steered at random by all of them at once.
+// Batches. Several processes submit the same batch in parts under a shared key, so that one continues where another died. All of
+// them pause, resume, cancel, retry, close and delete batches at random, at the same time.
 
 import type { BatchItem } from '../../src/batch/options.ts'
 import type { BatchProgress } from '../../src/batch/progress.ts'
 import type { BatchAction } from '../../src/store/store.ts'
-import type { Deed, Entry, Sample } from './journal.ts'
+import type { Entry, Sample, TaskBehaviour } from './journal.ts'
 import { Random } from './random.ts'
 import { completions, keyed, narrow, paced, pieces, tasks, tenants, type World } from './world.ts'
 
-/** A batch, as its key decides it. */
+/** The batch of a key. The key alone decides it. */
 interface Design {
   readonly name: string
   readonly concurrency: number
@@ -16,14 +16,14 @@ interface Design {
   readonly items: readonly BatchItem[]
 }
 
-/** How long the same keys are submitted, and how many they are. */
+/** For so long the same keys are submitted; then others. */
 const slotMs = 4_000
 const keysPerSlot = 2
 const itemsMax = 24
-/** So many of the newest are steered and looked at. */
-const steeredMax = 8
+/** How many of the newest batches are controlled and sampled. */
+const controlledMax = 8
 
-/** A few items more of a batch that others submit too, and sometimes all of them. */
+/** Submits more items of a batch that other processes submit too, and sometimes all of them. */
 export async function submitPart(world: World): Promise<void> {
   const { random, now } = world
   const slot = Math.floor(now() / slotMs) - (random.chance(0.2) ? 1 : 0)
@@ -33,7 +33,7 @@ export async function submitPart(world: World): Promise<void> {
   await submit(world, key, closes ? length : random.below(length))
 }
 
-/** All that is left of it. */
+/** Submits the rest of the batch and closes it. */
 export async function submitRest(world: World, key: string): Promise<void> {
   await submit(world, key, labelsOf(key).length)
 }
@@ -43,15 +43,15 @@ async function submit(world: World, key: string, upTo: number): Promise<void> {
   const { items, ...design } = designOf(key, 'application' in world)
   const closes = upTo === items.length
   await journal.ask('submit', { key, upTo, closes }, async () => {
-    const options = { ...design, key, ...told, open: !closes, retain: Number.POSITIVE_INFINITY }
+    const options = { ...design, key, ...completion, open: !closes, retain: Number.POSITIVE_INFINITY }
     const { id } = await holdfast.batch(options, items.slice(0, upTo))
     return { batch: id }
   })
 }
 
-const told = { onComplete: { queue: completions, payload: { kind: 'completion' } } }
+const completion = { onComplete: { queue: completions, payload: { kind: 'completion' } } }
 
-/** One that nobody goes on with, and that may be deleted. */
+/** Submits a batch without a key. No other process continues it, and it may be deleted. */
 export async function submitOnce(world: World, label: string): Promise<void> {
   const { holdfast, journal, random } = world
   const items = Array.from({ length: 4 + random.below(itemsMax) }, (_, n) =>
@@ -60,7 +60,7 @@ export async function submitOnce(world: World, label: string): Promise<void> {
   const labels = items.map(({ payload }) => (payload as Entry).label)
   const half = random.below(items.length)
   await journal.ask('submitOnce', { labels }, async () => {
-    const options = { name: deletable, concurrency: random.pick(concurrencies), ...told, open: true }
+    const options = { name: deletable, concurrency: random.pick(concurrencies), ...completion, open: true }
     const batch = await holdfast.batch({ ...options, retain: Number.POSITIVE_INFINITY }, items.slice(0, half))
     await batch.add(items.slice(half))
     await batch.close()
@@ -68,21 +68,21 @@ export async function submitOnce(world: World, label: string): Promise<void> {
   })
 }
 
-/** One whose retention is over as soon as it is finished: it meets requeues and retries of its dead items at every moment. */
-export async function submitFleeting(world: World, label: string): Promise<void> {
+/** Submits a batch whose retention ends as soon as it is finished. So its pruning races with requeues of its dead items. */
+export async function submitShortLived(world: World, label: string): Promise<void> {
   const { holdfast, journal, random } = world
   const labels = Array.from({ length: 1 + random.below(4) }, (_, n) => `${label}-${n}`)
-  const items = labels.map((each) => ({ queue: pieces, payload: { label: each, kind: 'fleeting' }, attempts: 1 }))
-  await journal.ask('submitOnce', { labels, fleeting: true }, async () => {
-    const batch = await holdfast.batch({ name: 'fleeting', retain: random.below(20) }, items)
+  const items = labels.map((each) => ({ queue: pieces, payload: { label: each, kind: 'shortLived' }, attempts: 1 }))
+  await journal.ask('submitOnce', { labels, shortLived: true }, async () => {
+    const batch = await holdfast.batch({ name: 'shortLived', retain: random.below(20) }, items)
     return { batch: batch.id }
   })
 }
 
-/** Those of them that have died are brought back, several at once. */
-export async function reviveFleeting({ holdfast, journal, random }: World): Promise<void> {
+/** Requeues dead items of such batches, several at once. */
+export async function requeueShortLived({ holdfast, journal, random }: World): Promise<void> {
   const { jobs } = await holdfast.jobs({ queue: pieces.name, state: 'dead', limit: 50 })
-  const dead = jobs.filter(({ payload }) => (payload as { kind: string }).kind === 'fleeting')
+  const dead = jobs.filter(({ payload }) => (payload as { kind: string }).kind === 'shortLived')
   const some = dead.filter(() => random.chance(0.3))
   await Promise.all(some.map(({ id }) => journal.ask('requeue', { id }, () => holdfast.requeue(id).then(() => true))))
 }
@@ -103,34 +103,34 @@ function designOf(key: string, hasHandlers: boolean): Design {
   return { name: key, concurrency, ...failShare, items }
 }
 
-const deeds = { quick: 5, outcome: 15, throw: 5, permanent: 3, release: 2 } as const satisfies Partial<
-  Record<Deed, number>
+const behaviours = { quick: 5, outcome: 15, throw: 5, permanent: 3, release: 2 } as const satisfies Partial<
+  Record<TaskBehaviour, number>
 >
 
 function itemOf(random: Random, label: string, hasHandlers: boolean): BatchItem {
   const payload = { label, kind: 'item' }
   const where = random.weighted({ pieces: 60, keyed: 15, tasks: 25 })
-  const deed = random.weighted(deeds)
+  const behaviour = random.weighted(behaviours)
   const tenant = random.pick(tenants)
-  if (where === 'tasks' && hasHandlers) return { queue: tasks, payload: { ...payload, deed } }
+  if (where === 'tasks' && hasHandlers) return { queue: tasks, payload: { ...payload, behaviour } }
   return where === 'keyed' ? { queue: keyed, payload: { ...payload, tenant } } : { queue: pieces, payload }
 }
 
-const steerings = { pause: 30, resume: 40, retryFailed: 20, cancel: 3, close: 2, delete: 3 } as const
+const controlWeights = { pause: 30, resume: 40, retryFailed: 20, cancel: 3, close: 2, delete: 3 } as const
 
 export async function controlSome(world: World): Promise<void> {
   const { random } = world
   const batches = await newest(world)
   if (batches.length === 0) return
   const { id, name } = random.pick(batches)
-  const as = random.weighted(steerings)
-  // What a key stands for shall be there in the end.
+  const as = random.weighted(controlWeights)
+  // A batch with a key must be complete in the end.
   if ((as === 'close' || as === 'delete') && name !== deletable) return
-  await steer(world, id, as)
+  await control(world, id, as)
 }
 
-export async function steer({ holdfast, journal }: World, id: string, as: BatchAction): Promise<void> {
-  await journal.ask('steer', { batch: id, as }, async () => {
+export async function control({ holdfast, journal }: World, id: string, as: BatchAction): Promise<void> {
+  await journal.ask('control', { batch: id, as }, async () => {
     const batch = await holdfast.getBatch(id)
     const answer = await batch?.[as]()
     return { state: answer?.state ?? null, round: answer?.round ?? null }
@@ -138,10 +138,10 @@ export async function steer({ holdfast, journal }: World, id: string, as: BatchA
 }
 
 async function newest({ holdfast }: World): Promise<BatchProgress[]> {
-  return (await holdfast.batches({ limit: steeredMax })).batches
+  return (await holdfast.batches({ limit: controlledMax })).batches
 }
 
-/** How many run of each queue, key and batch that has a limit: each of these looks sees one moment. */
+/** Counts the running jobs of every queue, limit key and batch that has a limit. Each count is of one moment. */
 export async function sample(world: World): Promise<void> {
   const { holdfast, journal } = world
   await journal.ask('sample', {}, async () => {
@@ -171,13 +171,13 @@ export function limitOf(limit: { readonly concurrency: number | null } | null | 
   return limit?.concurrency ?? Number.POSITIVE_INFINITY
 }
 
-/** Every batch is submitted to its end, closed, and let go on. Answers whether all have finished. */
+/** Submits the rest of every batch, closes it and resumes it. Returns whether all have finished. */
 export async function finishBatches(world: World): Promise<boolean> {
   const unfinished = (await allBatches(world)).filter(({ finishedAt }) => finishedAt === null)
   for (const { id, key, state, isOpen } of unfinished) {
-    if (state === 'paused') await steer(world, id, 'resume')
+    if (state === 'paused') await control(world, id, 'resume')
     if (!isOpen || state === 'cancelled') continue
-    await (key === null ? steer(world, id, 'close') : submitRest(world, key))
+    await (key === null ? control(world, id, 'close') : submitRest(world, key))
   }
   return unfinished.length === 0
 }

@@ -1,4 +1,4 @@
-// Enqueues of every sort, each noted as it was asked for.
+// Enqueues of every kind. Each is written to the journal before it is made.
 
 import type { EnqueueOptions } from '../../src/queue/prepare.ts'
 import type { Entry } from './journal.ts'
@@ -7,8 +7,8 @@ import {
   attempts,
   givenIds,
   type keyed,
-  litter,
   narrow,
+  purgeable,
   tenants,
   type World,
   windowMs,
@@ -21,7 +21,7 @@ interface Draft {
 }
 
 const keysPerScope = 4
-/** Keys that are fought over at a time, and how long that is. */
+/** So many idempotency keys are shared at a time, for so long. */
 const idempotencyKeys = 6
 const keyMs = 500
 
@@ -37,18 +37,18 @@ export async function enqueueMany(world: World, label: string): Promise<void> {
   await enqueue(world, work, drafts)
 }
 
-export async function enqueueLitter(world: World, label: string): Promise<void> {
-  const drafts = [0, 1, 2].map((n) => plain(world, `${label}-${n}`, litter.name))
-  await enqueue(world, litter, drafts)
+export async function enqueuePurgeable(world: World, label: string): Promise<void> {
+  const drafts = [0, 1, 2].map((n) => plain(world, `${label}-${n}`, purgeable.name))
+  await enqueue(world, purgeable, drafts)
 }
 
-/** Into queues that let through so many at once, or within a while. */
+/** Enqueues into a queue with a limit: jobs at once, or starts in a time window. */
 export async function enqueueLimited(world: World, label: string, queue: typeof keyed): Promise<void> {
   const { random } = world
   const drafts = Array.from({ length: 1 + random.below(5) }, (_, n): Draft => {
     const { entry, options } = plain(world, `${label}-${n}`, queue.name)
     if (queue === narrow) return { entry, options }
-    // Whoever is let in when is not the order of enqueues alone.
+    // With limit keys the order of enqueues does not decide the order of claims alone, so these entries do not carry `atOnce`.
     const { atOnce: _atOnce, ...rest } = entry
     return { entry: { ...rest, ...(random.chance(0.95) && { tenant: random.pick(tenants) }) }, options }
   })
@@ -70,7 +70,7 @@ export function enqueue(world: World, queue: typeof work | typeof keyed, drafts:
   })
 }
 
-/** In a transaction of the caller's, which also writes a row, and is committed, sometimes late, or rolled back. */
+/** Enqueues in a transaction of the application that also inserts a row. It is committed, sometimes late, or rolled back. */
 export async function transact(world: AppWorld, label: string): Promise<void> {
   const { holdfast, journal, random, application } = world
   const drafts = Array.from({ length: 1 + random.below(3) }, (_, n): Draft => {
@@ -109,7 +109,7 @@ function special({ random, now }: World, label: string): Draft {
     return { entry: { label, kind, ...rest, id }, options: { id } }
   }
   if (kind === 'idempotent') {
-    // Mostly the payload that belongs to the key, now and then another.
+    // Mostly the payload that belongs to the key, sometimes another, which must be refused.
     const key = `idempotent ${Math.floor(now() / keyMs)} ${random.below(idempotencyKeys)}`
     const entry = { label: random.chance(0.9) ? key : `${key} otherwise`, kind, ...rest, idempotencyKey: key }
     return { entry, options: { idempotencyKey: key } }

@@ -1,4 +1,4 @@
-// Stores that break one promise each, now and then: a sound store behind a wrapper that lies in one place.
+// Stores that break one promise each, now and then: a correct store behind a wrapper that answers wrongly in one place.
 
 import { isRefused } from '../../src/errors.ts'
 import type { SettleAnswer, SettleRequest, Store } from '../../src/store/store.ts'
@@ -6,8 +6,8 @@ import type { Promised } from './judge.ts'
 import type { Break } from './rehearsal.ts'
 
 export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
-  'an answered enqueue that is not there': [
-    'every answered enqueue is there once, every other at most once, one rolled back never',
+  'an answered enqueue that is not stored': [
+    'every answered enqueue is stored once, every other at most once, one rolled back never',
     (store) => {
       const isTime = every(5)
       return {
@@ -22,8 +22,8 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     },
   ],
 
-  'an enqueue that lands twice': [
-    'every answered enqueue is there once, every other at most once, one rolled back never',
+  'an enqueue that is stored twice': [
+    'every answered enqueue is stored once, every other at most once, one rolled back never',
     (store) => {
       const isTime = every(5)
       return {
@@ -39,7 +39,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'jobs enqueued together of which one is missing': [
-    'every answered enqueue is there once, every other at most once, one rolled back never',
+    'every answered enqueue is stored once, every other at most once, one rolled back never',
     (store) => ({
       enqueue: async (requests) => {
         const answers = await store.enqueue(requests)
@@ -51,14 +51,14 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'a job that comes back after it was deleted': [
-    'every answered enqueue is there once, every other at most once, one rolled back never',
+    'every answered enqueue is stored once, every other at most once, one rolled back never',
     (store) => ({
       alter: async (requests) => (requests[0]?.as === 'delete' ? [{ state: 'ready' }] : store.alter(requests)),
     }),
   ],
 
   'a second settlement that is answered like the first': [
-    'a settlement lands with its fence, once, as it was answered',
+    'a settlement is applied with its fence, once, as it was answered',
     (store) => ({
       settle: async (requests) =>
         (await store.settle(requests)).map((answer) =>
@@ -67,13 +67,13 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     }),
   ],
 
-  'an answered settlement that never landed': [
-    'a settlement lands with its fence, once, as it was answered',
+  'an answered settlement that was never stored': [
+    'a settlement is applied with its fence, once, as it was answered',
     (store) => forgetful(store, ({ settlement }) => settlement.as === 'release'),
   ],
 
-  'a settlement that lands as another': [
-    'a settlement lands with its fence, once, as it was answered',
+  'a settlement that is stored as another kind': [
+    'a settlement is applied with its fence, once, as it was answered',
     (store) => ({
       settle: (requests) =>
         store.settle(
@@ -84,7 +84,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     }),
   ],
 
-  'a fence that is handed out twice': [
+  'two jobs of a claim that share a fence': [
     'a job has one holder at a time, and a fence one claim',
     (store) => ({
       claim: async (request) => {
@@ -95,7 +95,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'a result that is lost': [
-    'a settlement lands with its fence, once, as it was answered',
+    'a settlement is applied with its fence, once, as it was answered',
     (store) => ({
       settle: (requests) =>
         store.settle(
@@ -108,7 +108,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     }),
   ],
 
-  'a claim that hands out what another holds': [
+  'a claim of a job that another claim holds': [
     'a job has one holder at a time, and a fence one claim',
     (store) => {
       const isTime = every(5)
@@ -125,7 +125,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     },
   ],
 
-  'a cap that is not kept': [
+  'an attempt cap that is not applied': [
     'attempts add up and stay below the cap',
     (store) => ({
       enqueue: (requests) =>
@@ -148,7 +148,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'an effect that is applied although its settlement was lost': [
-    'effects are there all or not at all',
+    'effects are applied all or not at all',
     (store) => ({
       settle: async (requests) => {
         const answers = await Promise.all(await store.settle(requests))
@@ -162,7 +162,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'effects of which a part is missing': [
-    'effects are there all or not at all',
+    'effects are applied all or not at all',
     (store) => {
       const isTime = every(5)
       return {
@@ -179,7 +179,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'effects of a settlement that failed': [
-    'effects are there all or not at all',
+    'effects are applied all or not at all',
     (store) => ({
       settle: async (requests) => {
         const answers = await Promise.all(await store.settle(requests))
@@ -192,13 +192,13 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     }),
   ],
 
-  'effects of a cancel that go amiss': [
-    'effects are there all or not at all',
+  'effects of a cancel that are dropped': [
+    'effects are applied all or not at all',
     (store) => ({ cancel: (requests) => store.cancel(requests.map(({ id }) => ({ id, effects: null }))) }),
   ],
 
-  'a death that nobody is told of': [
-    'every death is told of once',
+  'a death without a notice': [
+    'every death enqueues one notice',
     (store) => ({ define: (queues) => store.define(queues.map((queue) => ({ ...queue, onDead: null }))) }),
   ],
 
@@ -210,13 +210,13 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     }),
   ],
 
-  'a dedup key that is given twice': [
+  'a dedup key with two holders': [
     'a dedup key has one holder, an idempotency key one job',
     (store) => {
       const isTime = every(5)
       return {
         enqueue: async (requests) => {
-          // Under the same key, in spite of it: as if two had found it free.
+          // A second job for the same key, as if two enqueues had found it free.
           const twins = requests.filter(({ jobs }) => jobs.some(({ dedup }) => dedup?.scope === 'live') && isTime())
           const answers = await store.enqueue(requests)
           for (const { jobs } of twins) {
@@ -293,8 +293,8 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
     },
   ],
 
-  'a write behind which an older one comes back': [
-    'what was written last stands',
+  'a write after which an older value is stored': [
+    'the last write wins',
     (store) => ({
       kvWrite: (writes) =>
         store.kvWrite(
@@ -306,14 +306,14 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'a priority that is forgotten': [
-    'what was written last stands',
+    'the last write wins',
     (store) => ({
       alter: async (requests) => (requests[0]?.as === 'reprioritise' ? [{ state: 'ready' }] : store.alter(requests)),
     }),
   ],
 
-  'words to a job that are forgotten': [
-    'what was written last stands',
+  'a wake that loses its data': [
+    'the last write wins',
     (store) => ({
       alter: (requests) =>
         store.alter(requests.map((request) => (request.as === 'wake' ? { ...request, data: null } : request))),
@@ -321,17 +321,17 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 
   'a pause that does not hold': [
-    'a paused queue hands out nothing',
-    (store) => ({ pause: (queue, paused) => store.pause(queue, paused && !queue.startsWith('valve')) }),
+    'a claim gets nothing from a paused queue',
+    (store) => ({ pause: (queue, paused) => store.pause(queue, paused && !queue.startsWith('own-')) }),
   ],
 
   'a lease that does not end': [
-    'what fell off comes back',
+    'lost jobs come back',
     (store) => ({ claim: (request) => store.claim({ ...request, leaseMs: 3_600_000 }) }),
   ],
 
   'a job that no claim finds': [
-    'nothing that is ready hides',
+    'no ready job is hidden',
     (store) => ({
       claim: (request) =>
         store.claim({ ...request, queues: (request.queues ?? ['work', 'after']).filter(isNot('deaths')) }),
@@ -339,7 +339,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   ],
 }
 
-/** True every so many times. */
+/** Returns true once in `count` calls. */
 function every(count: number): () => boolean {
   let times = 0
   return () => ++times % count === 0
@@ -356,7 +356,7 @@ function hasFailed(answer: SettleAnswer | undefined): boolean {
   return typeof answer === 'object' && 'failed' in answer
 }
 
-/** A few jobs, by their ids. */
+/** One in sixteen jobs, by its id. */
 const isUnlucky = ({ id }: SettleRequest) => id.endsWith('0')
 
 function failing(request: SettleRequest): SettleRequest {
@@ -382,7 +382,7 @@ async function putAnyway(store: Store, requests: readonly SettleRequest[]): Prom
   await store.kvWrite(puts.map((put) => ({ as: 'put', ...put })))
 }
 
-/** The key that a job of this payload would have had; there is but one. */
+/** The key that a job with this payload would have had; there is only one. */
 function keyIn(payload: string): string | null {
   return JSON.parse(payload).kind === 'live' ? 'live 0' : null
 }

@@ -1,4 +1,4 @@
-// The processes of a round. Whoever is killed is replaced at once, under a name of its own, until the fleet is stopped.
+// The processes of a round. A process that ends is replaced at once by another with its own name, until the fleet is stopped.
 
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -11,14 +11,14 @@ export interface FleetOptions {
   readonly parts: readonly Part[]
   readonly url: string
   readonly receiver: string
-  /** Where logs and clocks are. */
+  /** The directory of logs and clock files. */
   readonly directory: string
-  /** Whether all of them have one clock, which is the store's. */
+  /** Whether all processes have one clock, which is also the clock of the store. */
   readonly sharesClock: boolean
   readonly mayBeDown: boolean
 }
 
-/** How long a process may take to end once it is asked to. */
+/** How long a process may take to end after it was asked to. */
 const stopMaxMs = 60_000
 const drainMaxMs = 150_000
 
@@ -26,49 +26,54 @@ export class Fleet implements AsyncDisposable {
   readonly failures: string[] = []
   settled = 0
   readonly #options: FleetOptions
-  readonly #posts: readonly Post[]
-  readonly #watchers: readonly Post[]
-  readonly #others: readonly Post[]
+  readonly #positions: readonly Position[]
+  readonly #watchers: readonly Position[]
+  readonly #others: readonly Position[]
   readonly #offsets = new Map<string, number>()
 
   constructor(options: FleetOptions) {
     this.#options = options
-    this.#posts = options.parts.map((part, n) => new Post(part, (life, seed) => this.#start(part.role, n, life, seed)))
-    this.#watchers = this.#posts.filter(({ part }) => part.role === 'watches')
-    this.#others = this.#posts.filter(({ part }) => part.role !== 'watches')
+    this.#positions = options.parts.map(
+      (part, n) => new Position(part, (processName, seed) => this.#start(part.role, n, processName, seed)),
+    )
+    this.#watchers = this.#positions.filter(({ part }) => part.role === 'watches')
+    this.#others = this.#positions.filter(({ part }) => part.role !== 'watches')
   }
 
-  /** The watcher first: what comes after it has begun, it must be told of. */
+  /** Starts the watcher first: it must receive every change that is made after it has started. */
   async start(): Promise<void> {
     await this.#fill(this.#watchers)
     await this.#fill(this.#others)
   }
 
-  at(who: number): Process | undefined {
-    return this.#posts[who]?.process
+  at(processIndex: number): Process | undefined {
+    return this.#positions[processIndex]?.process
   }
 
-  /** Sets the clock of one process, or of all where they share it; answers by how much. */
-  jump(who: number, ms: number): void {
-    const file = this.#clockFile(who)
+  /** Moves the clock of one process, or of all processes if they share it. */
+  jump(processIndex: number, ms: number): void {
+    const file = this.#clockFile(processIndex)
     const offset = (this.#offsets.get(file) ?? 0) + ms
     this.#offsets.set(file, offset)
     setClock(file, offset)
   }
 
-  /** Asks everybody to end, but for the watcher, who dies once more. */
+  /** Asks every process to end, except the watcher, which is killed once more. */
   async stop(): Promise<void> {
-    await Promise.all([...this.#watchers.map((post) => post.clear()), ...this.#others.map((post) => this.#stop(post))])
+    await Promise.all([
+      ...this.#watchers.map((position) => position.clear()),
+      ...this.#others.map((position) => this.#stop(position)),
+    ])
   }
 
-  /** Lets the watcher see what `work` does, to the end. */
+  /** Runs `work` with the watcher, and stops the watcher when it has received all changes. */
   async watched(work: () => Promise<void>): Promise<void> {
     await this.#fill(this.#watchers)
     await work()
-    await Promise.all(this.#watchers.map((post) => this.#stop(post)))
+    await Promise.all(this.#watchers.map((position) => this.#stop(position)))
   }
 
-  /** Somebody who comes when all others have ended, and ends by itself. */
+  /** Runs a program after all others have ended. It ends by itself. */
   async run(program: string): Promise<void> {
     const process = this.#start(program, 0, program, 0)
     const failure = await within(drainMaxMs, process.ended)
@@ -76,85 +81,86 @@ export class Fleet implements AsyncDisposable {
       process.kill('SIGKILL')
       await process.ended
     }
-    if (failure !== null) this.failures.push(failure === 'late' ? `${program} did not come to its end` : failure)
+    if (failure !== null)
+      this.failures.push(failure === 'late' ? `${program} did not end within ${drainMaxMs} ms` : failure)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all(this.#posts.map((post) => post.clear()))
+    await Promise.all(this.#positions.map((position) => position.clear()))
   }
 
-  #start(program: string, who: number, life: string, seed: number): Process {
+  #start(program: string, processIndex: number, processName: string, seed: number): Process {
     const { url, receiver, directory, mayBeDown, parts } = this.#options
-    const clockFile = this.#clockFile(who)
+    const clockFile = this.#clockFile(processIndex)
     if (!this.#offsets.has(clockFile)) {
       this.#offsets.set(clockFile, 0)
       setClock(clockFile, 0)
     }
-    const log = program === 'watches' ? join(directory, 'watch') : join(directory, `${life}.log`)
-    const duty = {
+    const log = program === 'watches' ? join(directory, 'watch') : join(directory, `${processName}.log`)
+    const options = {
       url,
       receiver,
-      life,
+      processName,
       seed,
       mayBeDown,
       log,
-      listens: parts[who]?.listens ?? true,
-      sharesPool: parts[who]?.sharesPool ?? false,
+      listens: parts[processIndex]?.listens ?? true,
+      sharesPool: parts[processIndex]?.sharesPool ?? false,
     }
     const onSettled = (count: number) => {
       this.settled += count
     }
-    return new Process({ program, duty, clockFile, onSettled })
+    return new Process({ program, options, clockFile, onSettled })
   }
 
-  async #fill(posts: readonly Post[]): Promise<void> {
-    await Promise.all(posts.map((post) => post.fill(this.failures)))
+  async #fill(positions: readonly Position[]): Promise<void> {
+    await Promise.all(positions.map((position) => position.fill(this.failures)))
   }
 
-  async #stop(post: Post): Promise<void> {
-    const { process } = post
-    post.isOver = true
+  async #stop(position: Position): Promise<void> {
+    const { process } = position
+    position.isOver = true
     process?.kill('SIGCONT')
-    process?.tell({ do: 'stop' })
-    if ((await within(stopMaxMs, post.over)) !== 'late') return
-    this.failures.push(`${process?.life} did not end when it was asked to`)
-    await post.clear()
+    process?.send({ do: 'stop' })
+    if ((await within(stopMaxMs, position.over)) !== 'late') return
+    this.failures.push(`${process?.name} did not end when it was asked to`)
+    await position.clear()
   }
 
-  #clockFile(who: number): string {
-    return join(this.#options.directory, this.#options.sharesClock ? 'clock' : `clock-${who}`)
+  #clockFile(processIndex: number): string {
+    return join(this.#options.directory, this.#options.sharesClock ? 'clock' : `clock-${processIndex}`)
   }
 }
 
-/** A place in the fleet, and whoever fills it now. */
-class Post {
+/** A position in the fleet, and the process that fills it now. */
+class Position {
   readonly part: Part
   process: Process | undefined
   over: Promise<void> = Promise.resolve()
   isOver = false
-  #lives = 0
-  readonly #start: (life: string, seed: number) => Process
+  #starts = 0
+  readonly #start: (processName: string, seed: number) => Process
 
-  constructor(part: Part, start: (life: string, seed: number) => Process) {
+  constructor(part: Part, start: (processName: string, seed: number) => Process) {
     this.part = part
     this.#start = start
   }
 
-  /** Resolves when somebody is there for the first time. */
+  /** Resolves when its first process has opened the store. */
   async fill(failures: string[]): Promise<void> {
     this.isOver = false
     const random = new Random(this.part.seed)
     const first = Promise.withResolvers<void>()
     const stay = async () => {
       while (!this.isOver) {
-        const process = this.#start(`${this.part.role}${this.part.seed}x${this.#lives++}`, random.below(2 ** 32))
+        const process = this.#start(`${this.part.role}${this.part.seed}x${this.#starts++}`, random.below(2 ** 32))
         this.process = process
         await process.opened
         first.resolve()
         const failure = await process.ended
         if (failure !== null) {
           failures.push(failure)
-          this.isOver = true // it would fail again
+          this.isOver = true // its replacement would fail in the same way
         }
       }
     }

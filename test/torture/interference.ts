@@ -1,29 +1,29 @@
-// What people and other programs do to jobs and queues from outside, at any moment.
+// What operators and other programs do to jobs and queues from outside, at any moment.
 
 import type { JobInfo } from '../../src/client/job-info.ts'
 import { type ErrorCode, isHoldfastError } from '../../src/errors.ts'
 import { enqueue, plain } from './enqueues.ts'
-import { claim, settleAs } from './fates.ts'
 import type { Kind } from './journal.ts'
+import { claim, settleAs } from './settlements.ts'
 import {
   type AppWorld,
   counters,
   effectsOf,
   keyed,
-  litter,
   narrow,
+  ownQueue,
   paced,
   pieces,
+  purgeable,
   tasks,
-  valve,
   type World,
   work,
 } from './world.ts'
 
-/** Keys of these outlive a deletion, or are judged by the jobs that have them. */
-const kept: readonly Kind[] = ['idempotent', 'window', 'transacted', 'item', 'fleeting']
+/** Never deleted: their keys outlive a deletion, or they are judged by the jobs that have them. */
+const undeletable: readonly Kind[] = ['idempotent', 'window', 'transacted', 'item', 'shortLived']
 
-const deeds = {
+const actions = {
   cancel: 6,
   cancelRunning: 4,
   requeue: 4,
@@ -35,14 +35,14 @@ const deeds = {
   purge: 1,
 } as const
 
-/** One of the deeds at random, unless one is named. */
-export async function interfere(world: World, tag: string, named?: keyof typeof deeds): Promise<void> {
+/** Performs the named action, or one at random. */
+export async function interfere(world: World, tag: string, named?: keyof typeof actions): Promise<void> {
   const { holdfast, journal, random, now } = world
-  const deed = named ?? random.weighted(deeds)
-  switch (deed) {
+  const action = named ?? random.weighted(actions)
+  switch (action) {
     case 'cancel':
     case 'cancelRunning': {
-      const state = deed === 'cancelRunning' ? 'running' : random.pick(['ready', 'scheduled'] as const)
+      const state = action === 'cancelRunning' ? 'running' : random.pick(['ready', 'scheduled'] as const)
       const queue = random.pick([work.name, tasks.name, pieces.name, narrow.name])
       const id = await someJob(world, state, { queue })
       if (id === undefined) return
@@ -83,18 +83,18 @@ export async function interfere(world: World, tag: string, named?: keyof typeof 
       return
     }
     case 'delete': {
-      const id = await someWaiting(world, ['done', 'dead', 'cancelled'], { but: kept })
+      const id = await someWaiting(world, ['done', 'dead', 'cancelled'], { but: undeletable })
       if (id !== undefined) await journal.ask('delete', { id }, () => holdfast.delete(id).then(yes))
       return
     }
     case 'purge':
-      await journal.ask('purge', { queue: litter.name }, () => holdfast.purge(litter.name))
+      await journal.ask('purge', { queue: purgeable.name }, () => holdfast.purge(purgeable.name))
   }
 }
 
 const yes = () => true as const
 
-/** Plain, or in a queue whose keys have limits. */
+/** The id of a waiting job, mostly of the plain queue, sometimes of one with limit keys. */
 function someWaiting(world: World, others: readonly JobInfo['state'][] = [], options: SomeOptions = {}) {
   const { random } = world
   const state = random.pick(['scheduled', 'ready', ...others] as const)
@@ -108,7 +108,7 @@ interface SomeOptions {
   readonly but?: readonly Kind[]
 }
 
-/** By a page of them, so that jobs of other processes and of those before are met too. */
+/** Picks from a page of the listing, so that jobs of other processes, also of dead ones, are found too. */
 async function someJob(
   { holdfast, random }: World,
   state: JobInfo['state'],
@@ -129,9 +129,9 @@ export async function increment({ holdfast, journal, random }: World): Promise<v
   })
 }
 
-/** A key of one's own, written again and again. */
-export async function putOwn({ holdfast, journal, random, life }: World, label: string): Promise<void> {
-  const key = `own ${life}`
+/** Writes to the key that belongs to this process, again and again. */
+export async function putOwn({ holdfast, journal, random, processName }: World, label: string): Promise<void> {
+  const key = `own ${processName}`
   const value = random.chance(0.2) ? null : label
   await journal.ask('put', { key, value }, async () => {
     await (value === null ? holdfast.kv.delete(key) : holdfast.kv.put(key, value))
@@ -139,7 +139,7 @@ export async function putOwn({ holdfast, journal, random, life }: World, label: 
   })
 }
 
-/** A row that nobody enqueues a job for. */
+/** Inserts a row without enqueueing its job, so that the reaper has to. */
 export async function abandonRow({ application, journal }: AppWorld, tag: string): Promise<void> {
   await journal.ask('orphan', { tag }, () => application.abandon(tag).then(yes))
 }
@@ -147,7 +147,7 @@ export async function abandonRow({ application, journal }: AppWorld, tag: string
 const cyclic: { self?: unknown } = {}
 cyclic.self = cyclic
 
-/** What nobody should ask for. */
+/** Calls with bad input. Each must be refused with the right code. */
 export async function misuse({ holdfast, journal, random }: World, label: string): Promise<void> {
   const { what, code, call } = random.pick<Misuse>([
     { what: 'a cycle', code: 'INVALID_PAYLOAD', call: () => holdfast.queue(work).enqueue(cyclic as never) },
@@ -164,7 +164,7 @@ export async function misuse({ holdfast, journal, random }: World, label: string
       code: 'INVALID_OPTION',
       call: () => holdfast.queue(work).enqueue({ label, kind: '' }, { priority: 99 }),
     },
-    { what: 'a stranger', code: 'JOB_NOT_FOUND', call: () => holdfast.requeue(crypto.randomUUID()) },
+    { what: 'an unknown id', code: 'JOB_NOT_FOUND', call: () => holdfast.requeue(crypto.randomUUID()) },
   ])
   await journal.ask('misuse', { what, code }, async () => {
     try {
@@ -183,15 +183,15 @@ interface Misuse {
   readonly call: () => Promise<unknown>
 }
 
-/** A queue of one's own: while it is paused it hands out nothing. */
-export async function turnValve(world: World, label: string): Promise<void> {
-  const queue = valve(world.life)
+/** Pauses and resumes the queue of this process. While it is paused, claims of it must get nothing. */
+export async function pauseOwnQueue(world: World, label: string): Promise<void> {
+  const queue = ownQueue(world.processName)
   const entries = [label, `${label}-second`].map((each) => plain(world, each, queue.name))
   await enqueue(world, queue, entries)
   const racing = claim(world, `${label}-racing`, { queues: [queue.name], max: 1, wait: 0 })
   racing.catch(() => undefined) // it is awaited below, unless the pause itself fails first
   const isPaused = await setPaused(world, queue.name, true)
-  if (isPaused) await beQuiet(world, queue.name, racing)
+  if (isPaused) await checkNoStarts(world, queue.name, racing)
   await Promise.all((await racing).map((lease) => settleAs(world, lease, { worker: `${label}-racing`, as: 'done' })))
   const early = await claim(world, `${label}-paused`, { queues: [queue.name], max: 5, wait: 0 })
   await Promise.all(early.map((lease) => settleAs(world, lease, { worker: `${label}-paused`, as: 'done' })))
@@ -207,10 +207,13 @@ export async function setPaused({ holdfast, journal }: World, queue: string, pau
   return answer === true
 }
 
-/** Nothing else claims from this queue, and nothing of it is settled: no more may run when the claim has ended. */
-async function beQuiet({ holdfast, journal }: World, queue: string, claimed: Promise<unknown>): Promise<void> {
+/**
+ * Checks that no job starts after the pause was answered. Nothing else claims from this queue and nothing of it is settled. So
+ * when the claim that was under way has ended, no more jobs may run than before.
+ */
+async function checkNoStarts({ holdfast, journal }: World, queue: string, claimed: Promise<unknown>): Promise<void> {
   const running = async () => (await holdfast.stats(queue)).running
-  await journal.ask('quiet', { queue }, async () => {
+  await journal.ask('pauseCheck', { queue }, async () => {
     const before = await running()
     await claimed
     return { before, after: await running() }

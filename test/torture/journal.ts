@@ -1,6 +1,5 @@
-// What a process that may die at any moment writes down: a line for each call before it is made, and a line for each
-// answer before anybody acts on it; both on disk. Afterwards a call was answered, was refused, or nobody knows what became of
-// it.
+// The journal of a process that may die at any moment. Each call is written to disk before it is made. Each answer is written to
+// disk before the process acts on it. So afterwards every call is answered, refused or unknown.
 
 import { globSync, readFileSync } from 'node:fs'
 import type { AttemptInfo } from '../../src/client/job-info.ts'
@@ -12,7 +11,7 @@ import type { BatchAction, Enqueued } from '../../src/store/store.ts'
 import { machineMs } from '../sqlite/process.ts'
 import { type Log, logAt } from './log.ts'
 
-/** A job as its producer asked for it. */
+/** A job as its producer requested it. */
 export interface Entry {
   /** Unique, and part of the payload; the same for all jobs that share an idempotency key and a payload. */
   readonly label: string
@@ -24,12 +23,12 @@ export interface Entry {
   readonly id?: string
   readonly key?: string
   readonly idempotencyKey?: string
-  /** It is ready as soon as it is there. */
+  /** It is ready as soon as it is stored. */
   readonly atOnce?: boolean
-  /** What it shares a limit by. */
+  /** Decides its limit key. */
   readonly tenant?: string
-  /** Of a task: what its handler does. */
-  readonly deed?: Deed
+  /** What the handler of a task does. */
+  readonly behaviour?: TaskBehaviour
 }
 
 export type Kind =
@@ -41,12 +40,12 @@ export type Kind =
   | 'idempotent'
   | 'transacted'
   | 'item'
-  | 'fleeting'
+  | 'shortLived'
   | 'task'
   | 'after'
-  | 'anchor'
+  | 'reserved'
 
-export type Deed =
+export type TaskBehaviour =
   | 'quick'
   | 'effects'
   | 'outcome'
@@ -60,32 +59,32 @@ export type Deed =
   | 'die'
   | 'unreadable'
 
-export type Way = 'done' | 'retry' | 'dead' | 'release' | 'snooze' | 'cancelled'
+export type SettleMethod = 'done' | 'retry' | 'dead' | 'release' | 'snooze' | 'cancelled'
 
-/** What each call was asked. */
+/** The arguments of each call. */
 export interface Calls {
-  /** With `row` in a transaction of the caller's that also writes a row of this tag. */
+  /** With `row`: in a transaction of the application that also inserts a row with this tag. */
   readonly enqueue: { readonly entries: readonly Entry[]; readonly row?: string }
-  /** The same in a transaction that is rolled back. */
+  /** The same, in a transaction that is rolled back. */
   readonly rollback: { readonly entries: readonly Entry[]; readonly row: string }
-  /** `worker` names this very claim. */
+  /** `worker` is unique to this claim. */
   readonly claim: { readonly worker: string; readonly queues: readonly string[] | '*'; readonly leaseMs: number }
   readonly renew: { readonly id: string; readonly worker: string; readonly leaseMs: number }
   readonly settle: {
     readonly id: string
     readonly fence: string
     readonly worker: string
-    readonly as: Way
+    readonly as: SettleMethod
     readonly result: string | null
-    /** Names the effects it carries. */
+    /** Identifies its effects. Null: it has none. */
     readonly tag: string | null
-    /** One of its effects deletes the key `before <tag>`, which was there. */
+    /** One of its effects deletes the key `before <tag>`, which existed. */
     readonly deletes: boolean
     /** One of its effects cannot be applied. */
-    readonly doomed: boolean
+    readonly hasBadEffect: boolean
     /** How a failed attempt ended; `failed` unless given. */
     readonly ending?: FailedEnding
-    /** Of an item that is done. */
+    /** Only for an item that is done. */
     readonly outcome?: string
   }
   readonly cancel: { readonly id: string; readonly tag: string | null }
@@ -97,38 +96,39 @@ export interface Calls {
   readonly delete: { readonly id: string }
   readonly purge: { readonly queue: string }
   readonly pause: { readonly queue: string; readonly paused: boolean }
-  /** A queue was paused while a claim of it was under way, which ends meanwhile. */
-  readonly quiet: { readonly queue: string }
+  /** A queue was paused while a claim of it was under way. This call covers the end of that claim. */
+  readonly pauseCheck: { readonly queue: string }
   /** Null: deleted. */
   readonly put: { readonly key: string; readonly value: number | string | null }
-  /** A counter goes to `value`, if it still is what it was. */
+  /** Sets a counter to `value`, if it has not changed since it was read. */
   readonly increment: { readonly key: string; readonly value: number }
   readonly sweep: Readonly<Record<string, never>>
-  /** The first `upTo` items of the batch of this key, which is what its key makes it; all of them, and it is closed. */
+  /** The first `upTo` items of the batch that belongs to this key. With all of them it is closed. */
   readonly submit: { readonly key: string; readonly upTo: number; readonly closes: boolean }
-  /** A batch without a key, of these labels, in parts. */
-  /** `fleeting`: its record goes as soon as it is finished, and its items stay. */
-  readonly submitOnce: { readonly labels: readonly string[]; readonly fleeting?: true }
-  readonly steer: { readonly batch: string; readonly as: BatchAction }
-  /** How much runs, at one moment each. */
+  /**
+   * A batch without a key, with these labels, in parts. `shortLived`: its record is pruned when it is finished; its items stay.
+   */
+  readonly submitOnce: { readonly labels: readonly string[]; readonly shortLived?: true }
+  readonly control: { readonly batch: string; readonly as: BatchAction }
+  /** How many jobs run, each number of one moment. */
   readonly sample: Readonly<Record<string, never>>
   readonly result: { readonly id: string }
-  /** Something that must be refused with this code. */
+  /** A call that must be refused with this code. */
   readonly misuse: { readonly what: string; readonly code: ErrorCode }
-  /** A row of the application that waits for a reaper. */
+  /** A row of the application that only the reaper will find. */
   readonly orphan: { readonly tag: string }
-  /** A worker of this name begins. */
+  /** A worker with this name starts. */
   readonly work: { readonly worker: string }
-  /** Its handler runs. */
+  /** A handler runs; the answer is how it ended. */
   readonly run: {
     readonly id: string
     readonly worker: string
     readonly attempt: number
     readonly batch: string | null
   }
-  /** It was told that the job is no longer its own, or that the end of it could not be settled. */
+  /** The worker was notified that it lost the lease, or that the settlement failed. */
   readonly lost: { readonly id: string; readonly worker: string; readonly attempt: number }
-  /** It was asked to end, and has. */
+  /** The process was asked to end. Answered: it has ended. */
   readonly stop: { readonly worker: string }
 }
 
@@ -147,15 +147,15 @@ export interface Answers {
   readonly delete: true
   readonly purge: { readonly deleted: number }
   readonly pause: true
-  /** How many run once the pause was answered, and once the claim was. */
-  readonly quiet: { readonly before: number; readonly after: number }
+  /** How many jobs ran after the pause was answered, and after the claim was. */
+  readonly pauseCheck: { readonly before: number; readonly after: number }
   readonly put: true
   readonly increment: { readonly applied: boolean }
   readonly sweep: true
   readonly submit: { readonly batch: string }
   readonly submitOnce: { readonly batch: string }
-  /** Null: it is gone. */
-  readonly steer: { readonly state: BatchState | null; readonly round: number | null }
+  /** Null: the batch no longer exists. */
+  readonly control: { readonly state: BatchState | null; readonly round: number | null }
   readonly sample: readonly Sample[]
   readonly result: { readonly value: unknown }
   readonly misuse: { readonly code: string }
@@ -167,7 +167,7 @@ export interface Answers {
   readonly stop: true
 }
 
-/** How many run of what has a limit. */
+/** How many jobs share a limit and run. */
 export interface Sample {
   readonly of: string
   readonly running: number
@@ -176,7 +176,7 @@ export interface Sample {
 
 export type Verb = keyof Calls
 
-/** What the queue may say no with. Anything else is a fault of the run. */
+/** The errors that each call may be refused with. Any other error is a failure of the run. */
 const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   enqueue: ['DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH'],
   claim: [],
@@ -191,14 +191,14 @@ const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   delete: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   purge: [],
   pause: [],
-  quiet: [],
+  pauseCheck: [],
   put: [],
   increment: [],
   sweep: [],
-  // Another process may have closed or cancelled it, or have submitted what comes before.
+  // Another process may have closed or cancelled it, or may not have submitted the items before these.
   submit: ['INVALID_STATE'],
   submitOnce: ['INVALID_STATE', 'BATCH_NOT_FOUND'],
-  steer: ['INVALID_STATE', 'BATCH_NOT_FOUND'],
+  control: ['INVALID_STATE', 'BATCH_NOT_FOUND'],
   sample: [],
   rollback: [],
   result: ['JOB_DEAD', 'JOB_CANCELLED', 'JOB_NOT_FOUND', 'WAIT_TIMEOUT'],
@@ -210,12 +210,12 @@ const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   stop: [],
 }
 
-/** A call as it is remembered. Neither answered nor refused: nobody knows what became of it. */
+/** A call in the journal. If it was neither answered nor refused, its result is unknown. */
 export type Note<V extends Verb = Verb> = {
   readonly [Each in Verb]: {
     readonly verb: Each
     readonly asked: Calls[Each]
-    /** On a clock that all processes of the machine share. */
+    /** By a clock that all processes of the machine share. */
     readonly at: number
     readonly answer: Answers[Each] | null
     readonly answeredAt: number | null
@@ -231,9 +231,9 @@ type Line =
 type End = { readonly answer: unknown } | { readonly refused: ErrorCode }
 
 export interface JournalOptions {
-  /** The store may be down for a while: a call that fails for that is one of which nobody knows. */
+  /** Whether the store may be down for a while. The result of a call that fails because of it is unknown. */
   readonly mayBeDown: boolean
-  /** What notes are timed by: the clock of the machine unless given. */
+  /** The clock of the notes. Default: the clock of the machine. */
   readonly now?: () => number
 }
 
@@ -253,7 +253,7 @@ export class Journal {
     return new Journal(logAt(path), options)
   }
 
-  /** Makes the call, noted before and after. Null: it was refused, or nobody knows. */
+  /** Makes the call, with a note before and after it. Null: it was refused, or its result is unknown. */
   async ask<V extends Verb>(verb: V, asked: Calls[V], call: () => Promise<Answers[V]>): Promise<Answers[V] | null> {
     const note = await this.#begin(verb, asked)
     try {
@@ -269,14 +269,14 @@ export class Journal {
     }
   }
 
-  /** Something that goes on until its answer is noted. */
+  /** Notes the beginning of something that lasts. The returned function notes its end. */
   async begin<V extends Verb>(verb: V, asked: Calls[V]): Promise<(answer: Answers[V]) => Promise<void>> {
     const note = await this.#begin(verb, asked)
     return (answer) => note({ answer })
   }
 
-  /** Something that has happened, and that nobody acts on. */
-  tell<V extends Verb>(verb: V, asked: Calls[V], answer: Answers[V]): void {
+  /** Notes something that has already happened, without waiting for the disk. */
+  record<V extends Verb>(verb: V, asked: Calls[V], answer: Answers[V]): void {
     const n = this.#next++
     const at = this.#now()
     void this.#note({ n, at, verb, asked })
@@ -299,7 +299,7 @@ export function readJournals(directory: string): Note[] {
   return globSync(`${directory}/*.log`).flatMap((path) => parseJournal(readFileSync(path, 'utf8')))
 }
 
-/** A last line without an end was cut short by the kill: its call was never made, or its answer never acted on. */
+/** Drops a last line without a newline. The kill cut it short, so its call was never made, or its answer never used. */
 export function parseJournal(text: string): Note[] {
   const notes = new Map<number, Note>()
   for (const line of text.slice(0, text.lastIndexOf('\n') + 1).split('\n')) {

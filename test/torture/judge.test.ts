@@ -1,4 +1,4 @@
-// The judge judged: it lets a sound store pass, and catches each store that breaks a promise, by that promise.
+// Tests of the judge: a correct store passes, and each store that breaks a promise is caught by that promise.
 import assert from 'node:assert/strict'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { DatabaseSync } from 'node:sqlite'
@@ -6,10 +6,10 @@ import { test } from 'node:test'
 import { scratchDirectory } from '../support/scratch.ts'
 import { faults } from './faults.ts'
 import { parseJournal, type Verb } from './journal.ts'
-import { judgeSteering } from './judge/batches.ts'
-import { Evidence, peace } from './judge/evidence.ts'
-import { untold } from './judge/fences.ts'
-import { stretchOf } from './judge/limits.ts'
+import { judgeControls } from './judge/batches.ts'
+import { Evidence, undisturbed } from './judge/evidence.ts'
+import { missingFromHistory } from './judge/fences.ts'
+import { rangeOf } from './judge/limits.ts'
 import { judge, type Promised } from './judge.ts'
 import { limitFaults } from './limit-faults.ts'
 import type { Observation } from './observe.ts'
@@ -18,7 +18,7 @@ import { sqliteSite } from './site.ts'
 
 const seed = 20_300_101
 const rounds = { 'all else': 20, limits: 10 }
-/** How lanes interleave is not the seed's alone, so a rare deed may be missing in one run. */
+/** The seed does not decide how the loops of a workload interleave, so a rare action may be missing from one run. */
 const runsMax = 10
 
 test('a store that keeps its promises passes', async () => {
@@ -47,10 +47,10 @@ async function assertCaught(
     const verdict = judge(await rehearse({ seed: seed + run, rounds: rounds[about], about, ...(fault && { fault }) }))
     if (verdict.get(promised)?.faults.length) return
   }
-  assert.fail(`${runsMax} runs spoke for it: ${promised}`)
+  assert.fail(`${runsMax} runs found no violation of: ${promised}`)
 }
 
-test('a call that was not answered is one of which nobody knows, and a line cut short was not written', () => {
+test('a call without an answer has an unknown result, and a line that was cut short does not count', () => {
   const asked = { key: 'counter 0', value: 1 }
   const notes = parseJournal(
     [
@@ -74,47 +74,54 @@ test('a call that was not answered is one of which nobody knows, and a line cut 
   )
 })
 
-test('starts are within a while only where the last answer is', () => {
+test('starts of several claims are in one time window only if the last answer is in it', () => {
   const askedTogether = [
     { from: 100, to: 900 },
     { from: 100, to: 300 },
   ]
-  assert.deepEqual(stretchOf(askedTogether), { from: 100, to: 900 })
+  assert.deepEqual(rangeOf(askedTogether), { from: 100, to: 900 })
 })
 
-test('a settlement is the end of the attempt that was handed out, and of no other under the same claim', () => {
+test('a settlement ends the attempt that its claim answered, and no other attempt of the same claim', () => {
   const settledAfter = (handedOut: number, ...endings: [attempt: number, ending: string][]) => {
     const history = endings.map(([attempt, ending]) => ({ worker: 'hand', attempt, ending }))
     const left = { batches: [], jobs: [{ id: 'job', queue: 'mail', history }] } as unknown as Observation
     const lines = [
       { n: 0, at: 0, verb: 'claim', asked: { worker: 'hand', queues: '*', leaseMs: 500 } },
       { n: 0, at: 10, answer: [{ id: 'job', fence: 'f', attempt: handedOut }] },
-      { n: 1, at: 20, verb: 'settle', asked: { id: 'job', fence: 'f', worker: 'hand', as: 'done', doomed: false } },
+      {
+        n: 1,
+        at: 20,
+        verb: 'settle',
+        asked: { id: 'job', fence: 'f', worker: 'hand', as: 'done', hasBadEffect: false },
+      },
       { n: 1, at: 30, answer: { state: 'done' } },
     ]
     const notes = parseJournal(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))
-    return untold(new Evidence({ notes, left, found: left, ordeal: peace, told: null, received: null })).faults.length
+    return missingFromHistory(
+      new Evidence({ notes, left, found: left, conditions: undisturbed, watchLog: null, received: null }),
+    ).faults.length
   }
   assert.equal(settledAfter(1, [1, 'done']), 0)
-  assert.equal(settledAfter(2, [1, 'expired'], [2, 'done']), 0, 'it was sent again')
-  assert.equal(settledAfter(1, [1, 'expired'], [2, 'done']), 1, 'its lease had run out')
+  assert.equal(settledAfter(2, [1, 'expired'], [2, 'done']), 0, 'the claim was sent again')
+  assert.equal(settledAfter(1, [1, 'expired'], [2, 'done']), 1, 'its lease had expired')
   assert.equal(settledAfter(2, [1, 'done'], [2, 'done']), 1)
   assert.equal(settledAfter(1, [1, 'expired']), 1)
   assert.equal(settledAfter(1), 1)
 })
 
-test('a pause holds until it is undone, or until its batch is over and begins another round', () => {
+test('a pause of a batch holds until it is resumed, or until the batch has finished and begins another round', () => {
   const batch = 'weekly'
-  const deeds: Record<string, [Verb, unknown, unknown]> = {
-    pause: ['steer', { batch, as: 'pause' }, { state: 'paused' }],
-    resume: ['steer', { batch, as: 'resume' }, { state: 'running' }],
+  const behaviours: Record<string, [Verb, unknown, unknown]> = {
+    pause: ['control', { batch, as: 'pause' }, { state: 'paused' }],
+    resume: ['control', { batch, as: 'resume' }, { state: 'running' }],
     requeue: ['requeue', { id: 'item' }, true],
     'requeue of another': ['requeue', { id: 'another' }, true],
     claim: ['claim', { worker: 'hand', queues: '*', leaseMs: 1_000 }, [{ id: 'item' }]],
   }
   const claimsAfterAPause = (round: number, ...done: string[]) => {
-    const lines = done.flatMap((deed, n) => {
-      const [verb, asked, answer] = deeds[deed] as [Verb, unknown, unknown]
+    const lines = done.flatMap((behaviour, n) => {
+      const [verb, asked, answer] = behaviours[behaviour] as [Verb, unknown, unknown]
       return [
         { n, at: 10 * n, verb, asked },
         { n, at: 10 * n + 5, answer },
@@ -122,19 +129,21 @@ test('a pause holds until it is undone, or until its batch is over and begins an
     })
     const left = { batches: [{ id: batch, round }], jobs: [{ id: 'item', batch }] } as unknown as Observation
     const notes = parseJournal(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))
-    return judgeSteering(new Evidence({ notes, left, found: left, ordeal: peace, told: null, received: null })).faults
+    return judgeControls(
+      new Evidence({ notes, left, found: left, conditions: undisturbed, watchLog: null, received: null }),
+    ).faults
   }
   const wrong = ['hand got item of batch weekly after its pause']
   assert.deepEqual(claimsAfterAPause(1, 'claim', 'pause'), [])
   assert.deepEqual(claimsAfterAPause(1, 'pause', 'claim'), wrong)
   assert.deepEqual(claimsAfterAPause(1, 'pause', 'resume', 'claim'), [])
   assert.deepEqual(claimsAfterAPause(2, 'pause', 'requeue', 'claim'), [])
-  assert.deepEqual(claimsAfterAPause(1, 'pause', 'requeue', 'claim'), wrong, 'it was not over yet')
+  assert.deepEqual(claimsAfterAPause(1, 'pause', 'requeue', 'claim'), wrong, 'the batch had not finished')
   assert.deepEqual(claimsAfterAPause(2, 'pause', 'requeue of another', 'claim'), wrong)
   assert.deepEqual(claimsAfterAPause(2, 'pause', 'claim', 'requeue'), wrong)
 })
 
-test('a look behind the queue finds a count that is wrong, and a file that is damaged', async () => {
+test('an inspection of the tables finds a wrong count and a damaged file', async () => {
   await using scratch = await scratchDirectory()
   await using site = await sqliteSite()
   await using prepared = await site.prepare(scratch.path)

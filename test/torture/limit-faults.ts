@@ -1,4 +1,4 @@
-// Stores that break a promise about limits or batches: a sound store behind a wrapper that lies in one place.
+// Stores that break a promise about limits or batches: a correct store behind a wrapper that answers wrongly in one place.
 
 import type { BatchRecord } from '../../src/job/batch.ts'
 import type { LimitSettings } from '../../src/job/record.ts'
@@ -6,10 +6,10 @@ import type { Store } from '../../src/store/store.ts'
 import type { Promised } from './judge.ts'
 import type { Break } from './rehearsal.ts'
 
-const atOnce = 'of a queue, a key and a batch no more run at once than they may'
-const items = 'a batch has each of its items once, and counts what became of them'
-const starts = 'no more start within a while than may'
-const told = 'the completion of a batch is told once a round'
+const atOnce = 'of a queue, a key and a batch no more jobs run at once than allowed'
+const items = 'a batch has each of its items once, and counts how they ended'
+const starts = 'no more jobs start within a time window than allowed'
+const completion = 'the completion of a batch is enqueued once a round'
 
 export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> = {
   'a queue that forgets its limit': [
@@ -30,7 +30,7 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
     atOnce,
     (store) => {
       const limits = new Map<string, number | null>()
-      const toldOf = (batch: BatchRecord) => ({ ...batch, concurrency: limits.get(batch.id) ?? null })
+      const asOpened = (batch: BatchRecord) => ({ ...batch, concurrency: limits.get(batch.id) ?? null })
       return {
         openBatch: (settings) => {
           limits.set(settings.id, settings.concurrency)
@@ -38,7 +38,7 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
         },
         batches: async (query) => {
           const page = await store.batches(query)
-          return { ...page, batches: page.batches.map(toldOf) }
+          return { ...page, batches: page.batches.map(asOpened) }
         },
       }
     },
@@ -55,7 +55,7 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
       defining(store, ({ keyLimit, ...rest }) => ({ ...rest, keyLimit: keyLimit && { ...keyLimit, rate: null } })),
   ],
 
-  'an item that is lost on its way': [
+  'an item that is lost after it was added': [
     items,
     (store) => ({
       addItems: async ({ jobs, ...request }) => {
@@ -67,7 +67,7 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
     }),
   ],
 
-  'an item that is handed over twice': [
+  'an item that is added twice': [
     items,
     (store) => ({
       addItems: async (request) => {
@@ -130,13 +130,13 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
     }),
   ],
 
-  'a completion that nobody is told of': [
-    told,
+  'a completion that is never enqueued': [
+    completion,
     (store) => ({ openBatch: (settings) => store.openBatch({ ...settings, onComplete: null }) }),
   ],
 
-  'a completion that is told twice': [
-    told,
+  'a completion that is enqueued twice': [
+    completion,
     (store) => ({
       jobs: async (query) => {
         const page = await store.jobs(query)
@@ -146,8 +146,8 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
     }),
   ],
 
-  'a key that is stuck': [
-    'what fell off comes back',
+  'a limit key that admits no more jobs': [
+    'lost jobs come back',
     (store) =>
       defining(store, ({ keyLimit, ...rest }) => ({ ...rest, keyLimit: keyLimit && { ...keyLimit, rate: never } })),
   ],

@@ -1,6 +1,6 @@
-// What goes on: rewritten in place on a terminal, else a line now and then.
+// The progress line of a run: rewritten in place on a terminal, otherwise a new line every 15 s.
 
-import type { News } from './round.ts'
+import type { RoundStatus } from './round.ts'
 import type { Tally } from './tally.ts'
 
 const { isTTY } = process.stdout
@@ -18,7 +18,7 @@ export class LiveLine {
     this.#before = { jobs, rounds }
   }
 
-  show({ jobs, faults, stage }: News): void {
+  show({ jobs, faults, stage }: RoundStatus): void {
     const now = performance.now()
     if (now - this.#shownAt < everyMs) return
     this.#shownAt = now

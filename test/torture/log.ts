@@ -1,15 +1,17 @@
-// A file that lines are appended to, for a process that may die at any moment. Lines go to the system one by one, in their
-// order, and to the disk in groups: one sync is under way at a time, and whoever comes meanwhile shares the next.
+// An append-only log file for a process that may die at any moment. Lines are written to the operating system one by one, in
+// order, and synced to disk in groups: one sync is under way at a time, and all lines that are written meanwhile share the next.
 //
-// What it costs: rounds of 18 s on SQLite, on a busy machine, made 5,600 to 7,900 calls without a sync, 3,400 to 3,900 with a
-// sync for every line (O_DSYNC), which keeps the event loop waiting for 1.3 ms each, and 3,900 to 4,300 so.
+// Cost: calls in a round of 18 s on SQLite, on a busy machine:
+// - 5,600 to 7,900 without a sync;
+// - 3,400 to 3,900 with a sync for every line (O_DSYNC), which blocks the event loop for 1.3 ms each;
+// - 3,900 to 4,300 with grouped syncs.
 
 import { fdatasync, openSync, writeSync } from 'node:fs'
 import { promisify } from 'node:util'
 
 export interface Log {
   write(line: string): void
-  /** Resolves when everything that was written before is on disk. */
+  /** Resolves when every line that was written before is on disk. */
   sync(): Promise<void>
 }
 
@@ -33,7 +35,7 @@ export function logAt(path: string): Log {
   }
 }
 
-/** Where the machine does not go either. */
+/** For a process that is never killed. */
 export function logInMemory(write: (line: string) => unknown): Log {
   return { write, sync: async () => {} }
 }

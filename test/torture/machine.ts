@@ -1,9 +1,10 @@
-// A machine that somebody tampers with, for every process and thread that loads this first:
+// A machine with faults, for every process and thread that loads this module first:
 //   node --import ./machine.ts program.ts
 //
-// Its clock is set: with HOLDFAST_TORTURE_CLOCK=<file> wall time comes from the real one and an offset in that file, for all
-// from one moment to the next. Time that only passes is left alone. With HOLDFAST_TORTURE_DEAF=1 nobody hears of files that
-// change, and so of nothing that other processes commit to a SQLite file.
+// - HOLDFAST_TORTURE_CLOCK=<file>: wall time is the real time plus an offset in that file, for all processes from one moment to
+//   the next. Monotonic time is not changed.
+// - HOLDFAST_TORTURE_NO_WATCH=1: `fs.watch` reports nothing. So a process is not notified of commits of other processes to a
+//   SQLite file.
 
 import { EventEmitter } from 'node:events'
 import fs, { openSync, readSync, writeFileSync } from 'node:fs'
@@ -15,7 +16,7 @@ export function setClock(path: string, offsetMs: number): void {
 
 const path = process.env['HOLDFAST_TORTURE_CLOCK']
 if (path !== undefined) follow(path)
-if (process.env['HOLDFAST_TORTURE_DEAF'] === '1') unsubscribe()
+if (process.env['HOLDFAST_TORTURE_NO_WATCH'] === '1') unsubscribe()
 
 function follow(path: string): void {
   const file = openSync(path, 'r')

@@ -1,4 +1,4 @@
-// Everything that can be seen of a store, to judge it by.
+// Everything that a store shows through the public interface, for the judge.
 
 import type { BatchProgress } from '../../src/batch/progress.ts'
 import type { JobInfo } from '../../src/client/job-info.ts'
@@ -12,13 +12,13 @@ export interface Observation {
   readonly batches: readonly BatchProgress[]
   readonly queues: readonly QueueInfo[]
   readonly kv: ReadonlyMap<string, unknown>
-  /** The tags in the table of the application; null where a store has none. */
+  /** The tags in the table of the application. Null: the store has no such table. */
   readonly rows: readonly string[] | null
-  /** Rows of the application that still wait for a reaper. */
+  /** Rows of the application that still wait for the reaper. */
   readonly orphans: readonly string[] | null
 }
 
-/** While nobody else is at it. */
+/** Only while no other process uses the store. */
 export async function observe(
   holdfast: Holdfast,
   { rows, orphans }: Pick<Observation, 'rows' | 'orphans'>,
@@ -33,5 +33,5 @@ export async function observe(
   }
 }
 
-/** Where the application has no tables. */
+/** For a store without tables of the application. */
 export const noTables = { rows: null, orphans: null }

@@ -1,4 +1,4 @@
-// What a round does, drawn from its seed: who takes part, and what is done to them, when.
+// The plan of a round, drawn from its seed: which processes take part, and which faults come when.
 
 import type { Moment } from '../support/cutting-proxy.ts'
 import { Random } from './random.ts'
@@ -9,24 +9,24 @@ export type Role = 'produces' | 'claims' | 'works' | 'watches'
 export interface Part {
   readonly role: Role
   readonly seed: number
-  /** Whether it hears wake-ups. */
+  /** Whether it gets wake-ups. */
   readonly listens: boolean
-  /** Whether store and application share one small pool, where there is one. */
+  /** On PostgreSQL: whether store and application share one small pool. */
   readonly sharesPool: boolean
 }
 
 export type Fault =
-  /** Killed, or asked to end; replaced either way. */
-  | { readonly kind: 'kill' | 'retire'; readonly who: number }
-  /** Stopped, past its leases, and let go on. */
-  | { readonly kind: 'freeze' | 'block'; readonly who: number; readonly ms: number }
-  /** The clock of the machine, or of one process where the store has its own. */
-  | { readonly kind: 'clock'; readonly who: number; readonly ms: number }
+  /** Killed, or asked to end. Replaced in both cases. */
+  | { readonly kind: 'kill' | 'retire'; readonly processIndex: number }
+  /** Stopped until its leases have expired, then continued. */
+  | { readonly kind: 'freeze' | 'block'; readonly processIndex: number; readonly ms: number }
+  /** The clock of the machine is set, or that of one process if the store has its own clock. */
+  | { readonly kind: 'clock'; readonly processIndex: number; readonly ms: number }
   /** A job that kills every process it runs in. */
-  | { readonly kind: 'poison'; readonly who: number }
+  | { readonly kind: 'poison'; readonly processIndex: number }
   | { readonly kind: 'snapshot' | 'transaction' | 'fullDisk' | 'hold' | 'restart' | 'crash'; readonly ms: number }
   | { readonly kind: 'drop' | 'unsubscribe' }
-  /** Messages on the channel of wake-ups that the store never wrote. */
+  /** Messages on the channel of wake-ups that no store writes. */
   | { readonly kind: 'forge' }
   | { readonly kind: 'cut'; readonly moment: Moment }
 
@@ -70,7 +70,7 @@ const weights: Readonly<Record<StoreName, Readonly<Record<string, number>>>> = {
 
 export function planOf({ seed, store, seconds }: PlanOptions): Plan {
   const random = new Random(seed)
-  const cast = parts.map(
+  const processes = parts.map(
     (role): Part => ({
       role,
       seed: random.below(2 ** 32),
@@ -82,23 +82,23 @@ export function planOf({ seed, store, seconds }: PlanOptions): Plan {
   for (let atMs = random.between(0, 2 * everyMs); atMs < seconds * 1_000; atMs += random.between(0, 2 * everyMs)) {
     faults.push({ atMs: Math.round(atMs), fault: draw(random, random.weighted(weights[store]) as FaultKind) })
   }
-  return { parts: cast, faults }
+  return { parts: processes, faults }
 }
 
 function draw(random: Random, kind: FaultKind): Fault {
-  const who = random.below(parts.length)
+  const processIndex = random.below(parts.length)
   const ms = (from: number, to: number) => Math.round(random.between(from, to))
   switch (kind) {
     case 'kill':
     case 'retire':
-      return { kind, who }
+      return { kind, processIndex }
     case 'poison':
-      return { kind, who: parts.indexOf('produces') }
+      return { kind, processIndex: parts.indexOf('produces') }
     case 'freeze':
     case 'block':
-      return { kind, who, ms: ms(100, 1_500) }
+      return { kind, processIndex, ms: ms(100, 1_500) }
     case 'clock':
-      return { kind, who, ms: ms(-4_000, 4_000) }
+      return { kind, processIndex, ms: ms(-4_000, 4_000) }
     case 'snapshot':
       return { kind, ms: ms(200, 5_000) }
     case 'transaction':

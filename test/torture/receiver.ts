@@ -1,4 +1,4 @@
-// Who is called by webhooks: takes down every tag it is sent, and now and then fails as receivers do.
+// The receiver of webhooks: records every tag it gets. Some calls it refuses, and of some it closes the connection.
 
 import { once } from 'node:events'
 import { createServer } from 'node:http'
@@ -7,7 +7,7 @@ import type { Random } from './random.ts'
 
 export interface Receiver extends AsyncDisposable {
   readonly url: string
-  /** As often as they were received and answered for. */
+  /** One for each call that was accepted. */
   readonly tags: readonly string[]
 }
 
@@ -15,9 +15,9 @@ export async function startReceiver(random: Random): Promise<Receiver> {
   const tags: string[] = []
   const server = createServer(async (request, response) => {
     const body = Buffer.concat(await Array.fromAsync(request).catch(() => []))
-    const fate = random.weighted({ taken: 8, refused: 1, hung: 1 })
-    if (fate === 'refused') return void response.writeHead(503).end()
-    if (fate === 'hung') return void request.socket.destroy()
+    const reaction = random.weighted({ accept: 8, refuse: 1, disconnect: 1 })
+    if (reaction === 'refuse') return void response.writeHead(503).end()
+    if (reaction === 'disconnect') return void request.socket.destroy()
     tags.push((JSON.parse(body.toString()) as { readonly tag: string }).tag)
     response.writeHead(204).end()
   })

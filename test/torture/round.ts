@@ -1,4 +1,4 @@
-// A round: a fleet at work on a fresh store, everything that the plan does to them, the end of it all, and what was found.
+// A round: a fleet works on a fresh store, the faults of the plan are injected, the store is drained, and the evidence collected.
 
 import { AssertionError } from 'node:assert/strict'
 import { join } from 'node:path'
@@ -6,27 +6,27 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { machineMs } from '../sqlite/process.ts'
 import { Fleet } from './fleet.ts'
 import { readJournals } from './journal.ts'
-import type { Ordeal } from './judge/evidence.ts'
+import type { Conditions } from './judge/evidence.ts'
 import type { Findings } from './judge.ts'
 import { type Fault, type FaultKind, type Plan, planOf } from './plan.ts'
 import { Random } from './random.ts'
 import { startReceiver } from './receiver.ts'
 import type { Site, TortureStore } from './site.ts'
-import { readTold } from './told.ts'
+import { readWatchLog } from './watch-log.ts'
 
 export interface RoundOptions {
   readonly seed: number
   readonly seconds: number
-  /** It goes on, for a minute at the most, until so many jobs were settled: machines may be slow. */
+  /** The round lasts until so many jobs are settled, but at most a minute: a machine may be slow. */
   readonly jobsMin?: number
-  /** Where logs are written, and left. */
+  /** The directory of the logs. They are not deleted. */
   readonly directory: string
-  /** Ends the round early; what was done by then is judged. */
+  /** Ends the round early. What was done by then is judged. */
   readonly signal?: AbortSignal
-  readonly onNews?: (news: News) => void
+  readonly onStatus?: (status: RoundStatus) => void
 }
 
-export interface News {
+export interface RoundStatus {
   readonly jobs: number
   readonly faults: number
   readonly stage: 'running' | 'draining'
@@ -38,8 +38,8 @@ export interface RoundReport {
   readonly jobs: number
 }
 
-const newsEveryMs = 500
-const glanceEveryMs = 2_000
+const statusEveryMs = 500
+const inspectEveryMs = 2_000
 const longestMs = 60_000
 
 export async function runRound(site: Site, options: RoundOptions): Promise<RoundReport> {
@@ -54,24 +54,24 @@ export async function runRound(site: Site, options: RoundOptions): Promise<Round
     sharesClock: store === 'sqlite',
   })
   const round = new Round(prepared, fleet, store === 'sqlite')
-  const news = setInterval(() => options.onNews?.(round.news), newsEveryMs)
+  const timer = setInterval(() => options.onStatus?.(round.status), statusEveryMs)
   try {
     await fleet.start()
-    const stopGlancing = round.glance()
-    await round.suffer(plan, options)
-    await stopGlancing()
+    const stopInspecting = round.startInspecting()
+    await round.injectFaults(plan, options)
+    await stopInspecting()
     const { found, left } = await round.end()
-    const ordeal: Ordeal = { ...round.ordeal, isSerial: store === 'sqlite', failures: fleet.failures }
-    const told = readTold(join(directory, 'watch.told'))
-    const findings = { notes: readJournals(directory), found, left, ordeal, told, received: receiver.tags }
+    const conditions: Conditions = { ...round.conditions, isSerial: store === 'sqlite', failures: fleet.failures }
+    const watchLog = readWatchLog(join(directory, 'watch.jsonl'))
+    const findings = { notes: readJournals(directory), found, left, conditions, watchLog, received: receiver.tags }
     return { findings, faults: round.faults, jobs: left.jobs.length }
   } finally {
-    clearInterval(news)
+    clearInterval(timer)
   }
 }
 
 class Round {
-  readonly ordeal = {
+  readonly conditions = {
     crashes: [] as number[],
     jumps: [] as { at: number; byMs: number }[],
     inspections: [] as { when: string; fault: string | null }[],
@@ -79,11 +79,11 @@ class Round {
   readonly faults: Partial<Record<FaultKind, number>> = {}
   readonly #prepared: TortureStore
   readonly #fleet: Fleet
-  /** Whether the clock of the processes is that of the store. */
+  /** Whether processes and store have the same clock. */
   readonly #hasStoreClock: boolean
-  /** What was begun and is not over yet. */
+  /** Faults that have begun and not ended. */
   readonly #pending = new Set<Promise<void>>()
-  #stage: News['stage'] = 'running'
+  #stage: RoundStatus['stage'] = 'running'
 
   constructor(prepared: TortureStore, fleet: Fleet, hasStoreClock: boolean) {
     this.#prepared = prepared
@@ -91,12 +91,12 @@ class Round {
     this.#hasStoreClock = hasStoreClock
   }
 
-  get news(): News {
+  get status(): RoundStatus {
     const faults = Object.values(this.faults).reduce((sum, times) => sum + times, 0)
     return { jobs: this.#fleet.settled, faults, stage: this.#stage }
   }
 
-  async suffer({ faults }: Plan, { seconds, signal, jobsMin = 0 }: RoundOptions): Promise<void> {
+  async injectFaults({ faults }: Plan, { seconds, signal, jobsMin = 0 }: RoundOptions): Promise<void> {
     const began = machineMs()
     const until = async (ms: number) => {
       await sleep(Math.max(0, began + ms - machineMs()), undefined, signal && { signal }).catch(() => {})
@@ -105,14 +105,14 @@ class Round {
     for (const { atMs, fault } of faults) {
       if (!(await until(atMs))) break
       this.faults[fault.kind] = (this.faults[fault.kind] ?? 0) + 1
-      const blow = this.#strike(fault)
-      const pending = blow.finally(() => this.#pending.delete(pending))
+      const injected = this.#inject(fault)
+      const pending = injected.finally(() => this.#pending.delete(pending))
       this.#pending.add(pending)
-      // A store that is down suffers nothing else.
+      // While a store is down, no other fault is injected.
       if (['restart', 'crash', 'fullDisk'].includes(fault.kind)) await pending
     }
     let ms = seconds * 1_000
-    while ((await until(ms)) && this.#fleet.settled < jobsMin && ms < longestMs) ms += newsEveryMs
+    while ((await until(ms)) && this.#fleet.settled < jobsMin && ms < longestMs) ms += statusEveryMs
     await Promise.all(this.#pending)
   }
 
@@ -127,14 +127,14 @@ class Round {
     return { found, left }
   }
 
-  /** Looks behind the queue now and then; answers how to stop. */
-  glance(): () => Promise<void> {
+  /** Inspects the tables every two seconds, until the returned function is called. */
+  startInspecting(): () => Promise<void> {
     const stopped = new AbortController()
     const look = async () => {
       for (;;) {
-        await sleep(glanceEveryMs, undefined, { signal: stopped.signal }).catch(() => {})
+        await sleep(inspectEveryMs, undefined, { signal: stopped.signal }).catch(() => {})
         if (stopped.signal.aborted) return
-        await this.#inspect('while everybody is at work', () => this.#prepared.glance())
+        await this.#inspect('while the fleet was running', () => this.#prepared.inspectRunning())
       }
     }
     const over = look()
@@ -144,7 +144,7 @@ class Round {
     }
   }
 
-  /** A store that is down, or locked by somebody who is stopped, cannot be looked at just now. */
+  /** While the fleet runs, a failed inspection does not count: the store may be down, or locked by a process that is stopped. */
   async #inspect(when: string, look = () => this.#prepared.inspect()): Promise<void> {
     const fault = await look().then(
       () => null,
@@ -152,58 +152,58 @@ class Round {
     )
     const isOver = this.#stage === 'draining'
     if (fault === null || fault instanceof AssertionError || isOver) {
-      this.ordeal.inspections.push({ when, fault: fault?.message ?? null })
+      this.conditions.inspections.push({ when, fault: fault?.message ?? null })
     }
   }
 
-  async #strike(fault: Fault): Promise<void> {
-    const { blows } = this.#prepared
-    const process = 'who' in fault ? this.#fleet.at(fault.who) : undefined
+  async #inject(fault: Fault): Promise<void> {
+    const { storeFaults } = this.#prepared
+    const process = 'processIndex' in fault ? this.#fleet.at(fault.processIndex) : undefined
     switch (fault.kind) {
       case 'kill':
         return process?.kill('SIGKILL')
       case 'retire':
-        return process?.tell({ do: 'stop' })
+        return process?.send({ do: 'stop' })
       case 'freeze':
         process?.kill('SIGSTOP')
         await sleep(fault.ms)
         return process?.kill('SIGCONT')
       case 'block':
-        return process?.tell({ do: 'block', ms: fault.ms })
+        return process?.send({ do: 'block', ms: fault.ms })
       case 'poison':
-        return process?.tell({ do: 'poison', label: `poison-${machineMs().toFixed()}` })
+        return process?.send({ do: 'poison', label: `poison-${machineMs().toFixed()}` })
       case 'clock':
-        if (this.#hasStoreClock) this.ordeal.jumps.push({ at: machineMs(), byMs: fault.ms })
-        return this.#fleet.jump(fault.who, fault.ms)
+        if (this.#hasStoreClock) this.conditions.jumps.push({ at: machineMs(), byMs: fault.ms })
+        return this.#fleet.jump(fault.processIndex, fault.ms)
       case 'snapshot':
-        return blows.holdSnapshot(fault.ms)
+        return storeFaults.holdSnapshot(fault.ms)
       case 'transaction':
-        return blows.holdTransaction(fault.ms)
+        return storeFaults.holdTransaction(fault.ms)
       case 'hold':
-        return blows.holdConnections?.(fault.ms)
+        return storeFaults.holdConnections?.(fault.ms)
       case 'drop':
-        return blows.dropConnections?.()
+        return storeFaults.dropConnections?.()
       case 'unsubscribe':
-        return blows.unsubscribe?.()
+        return storeFaults.unsubscribe?.()
       case 'forge':
-        return blows.forge?.()
+        return storeFaults.forge?.()
       case 'cut':
-        // Nobody may call any more before the round is over.
-        void blows.cutCall?.(fault.moment)
+        // Not awaited: there may be no further call before the round ends.
+        void storeFaults.cutCall?.(fault.moment)
         return
       case 'restart':
-        return blows.stopServer?.('fast', fault.ms)
+        return storeFaults.stopServer?.('fast', fault.ms)
       case 'crash':
-        return this.#crashing(() => blows.stopServer?.('immediate', fault.ms))
+        return this.#crashing(() => storeFaults.stopServer?.('immediate', fault.ms))
       case 'fullDisk':
-        // A server may crash for it, and come back by itself.
-        return this.#crashing(() => blows.fillDisk?.(fault.ms))
+        // A server may crash from it, and restart by itself.
+        return this.#crashing(() => storeFaults.fillDisk?.(fault.ms))
     }
   }
 
-  async #crashing(blow: () => Promise<void> | undefined): Promise<void> {
-    if (!this.#hasStoreClock) this.ordeal.crashes.push(machineMs())
-    await blow()
-    if (!this.#hasStoreClock) this.ordeal.crashes.push(machineMs())
+  async #crashing(inject: () => Promise<void> | undefined): Promise<void> {
+    if (!this.#hasStoreClock) this.conditions.crashes.push(machineMs())
+    await inject()
+    if (!this.#hasStoreClock) this.conditions.crashes.push(machineMs())
   }
 }

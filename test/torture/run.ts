@@ -1,6 +1,7 @@
-// `npm run torture -- --store sqlite|postgres|all --minutes 10 --seed 1`: round after round, each on a fresh store, until
-// the time is over, a promise is broken, or somebody presses ^C: then what was done is judged. The seed of a round replays
-// its plan; `--seconds` is how long a round lasts.
+// `npm run torture -- --store sqlite|postgres|all --minutes 10 --seed 1`
+//
+// Runs rounds, each on a fresh store, until the time is over, a promise is broken, or ^C is pressed. After ^C, what was done is
+// judged. The seed of a round replays its plan. `--seconds` is the length of a round.
 
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -29,7 +30,7 @@ if (chosen.length === 0 || !(minutes > 0) || !(seconds > 0) || !Number.isInteger
   process.exit(2)
 }
 
-/** So many violations of a promise are shown, each with its trace. */
+/** How many violations of a promise are printed, each with its trace. */
 const shownMax = 3
 const interrupted = new AbortController()
 process.on('SIGINT', () => interrupted.abort())
@@ -39,7 +40,7 @@ const began = performance.now()
 const endsAt = began + minutes * 60_000
 process.stdout.write(`seed ${seed}, ${chosen.join(' and ')}, ${minutes} minutes in rounds of ${seconds} s\n`)
 for (const [n, store] of chosen.entries()) {
-  // Each store has its share of the time.
+  // Each store gets an equal share of the time.
   await torture(store, began + ((endsAt - began) * (n + 1)) / chosen.length)
   if (interrupted.signal.aborted) break
 }
@@ -59,18 +60,18 @@ async function runOnce(site: Site, tally: Tally, seed: number, seconds: number):
   const scratch = await scratchDirectory()
   const live = new LiveLine(`${site.store} seed ${seed}`, tally, began)
   const options = { seed, seconds, directory: scratch.path, signal: interrupted.signal }
-  const report = await runRound(site, { ...options, onNews: (news) => live.show(news) })
+  const report = await runRound(site, { ...options, onStatus: (status) => live.show(status) })
   live.clear()
   const broken = tally.add(report)
   if (broken.size === 0) return rm(scratch.path, { recursive: true })
   process.exitCode = 1
-  tell(broken, report.findings)
+  printViolations(broken, report.findings)
   process.stdout.write(
-    `seed ${seed} of ${site.store}, ${seconds} s; what everybody was told is in ${join(scratch.path)}\n`,
+    `seed ${seed} of ${site.store}, ${seconds} s; the journals of all processes are in ${join(scratch.path)}\n`,
   )
 }
 
-function tell(broken: ReadonlyMap<Promised, Ruling>, findings: Findings): void {
+function printViolations(broken: ReadonlyMap<Promised, Ruling>, findings: Findings): void {
   for (const [promised, { faults }] of broken) {
     process.stdout.write(`broken: ${promised}, ${faults.length} times\n`)
     for (const fault of faults.slice(0, shownMax)) {

@@ -1,4 +1,4 @@
-// One round as a test: the seed is told, and every promise is a test of its own.
+// One round as a test: the seed is printed, and every promise is a test of its own.
 
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
@@ -11,7 +11,7 @@ const seconds = 6
 const jobsMin = 150
 const faultsShown = 10
 
-/** The seed is given by HOLDFAST_TORTURE_SEED, or another one every time. */
+/** The seed is HOLDFAST_TORTURE_SEED. Without it, every run has another seed. */
 export async function assertRound(t: TestContext, site: Site): Promise<void> {
   const seed = Number(process.env['HOLDFAST_TORTURE_SEED'] || Date.now() % 0x7fffffff)
   t.diagnostic(`HOLDFAST_TORTURE_SEED=${seed}`)
@@ -21,7 +21,7 @@ export async function assertRound(t: TestContext, site: Site): Promise<void> {
   for (const [promised, { faults }] of judge(findings)) {
     await t.test(promised, () => assert.deepEqual(faults.slice(0, faultsShown), []))
   }
-  await t.test('there was work to lose', () => {
+  await t.test('the fleet enqueued, ran and settled jobs', () => {
     for (const verb of ['enqueue', 'settle', 'run'] as const) {
       const answered = findings.notes.filter((note) => note.verb === verb && note.answer !== null).length
       assert.ok(answered > 10, `${answered} calls of ${verb} were answered`)

@@ -1,4 +1,4 @@
-// Where rounds take place: a directory or a server that lives as long as the run, with a store of its own for each round.
+// Where rounds take place: a directory or a server that lasts for the whole run, with a fresh store for each round.
 
 import { appendFileSync, mkdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ import { type Server, startServer } from '../support/postgres.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import { runOk } from '../support/shell.ts'
 import { applicationAt } from './application.ts'
-import { dropAnchor } from './drain.ts'
+import { enqueueReservedJob } from './drain.ts'
 import { Journal } from './journal.ts'
 import { type Observation, observe } from './observe.ts'
 import { queues, tables, tick } from './world.ts'
@@ -22,46 +22,46 @@ export type StoreName = 'sqlite' | 'postgres'
 
 export interface Site extends AsyncDisposable {
   readonly store: StoreName
-  /** What cannot be done here, and why. */
+  /** Faults that cannot be injected here, and why. */
   readonly missing: readonly string[]
   prepare(directory: string): Promise<TortureStore>
 }
 
 /** The store of a round. */
 export interface TortureStore extends AsyncDisposable {
-  /** How the fleet gets there. */
+  /** The URL that the fleet uses. */
   readonly url: string
-  /** What there is, once everything that the dead have sent has come to its end. */
+  /** Observes the store, after every statement that dead processes have sent has ended. */
   observe(): Promise<Observation>
-  /** Looks behind the queue: fails unless tables, lists and counts agree and the store is whole. */
+  /** Reads the tables directly. Fails unless tables, lists and counts agree and the store is undamaged. */
   inspect(): Promise<void>
-  /** The same while everybody is at work: at one moment, all must agree. */
-  glance(): Promise<void>
-  readonly blows: Blows
+  /** The same while the fleet is running. At any one moment all must agree. */
+  inspectRunning(): Promise<void>
+  readonly storeFaults: StoreFaults
 }
 
-/** What can be done to a store; each resolves when it is over. */
-export interface Blows {
-  /** Somebody reads for so long, from how things stood. */
+/** Faults of a store. Each resolves when it is over. */
+export interface StoreFaults {
+  /** Another connection holds a snapshot for `ms`. */
   holdSnapshot(ms: number): Promise<void>
-  /** Somebody writes for so long, and has not committed. */
+  /** Another connection holds an open write transaction for `ms`. */
   holdTransaction(ms: number): Promise<void>
   fillDisk?(ms: number): Promise<void>
-  /** The server stops, as in a crash or as it is asked to, and comes back after so long. */
+  /** The server crashes (`immediate`) or shuts down (`fast`), and starts again after `ms`. */
   stopServer?(mode: 'fast' | 'immediate', ms: number): Promise<void>
   dropConnections?(): Promise<void>
   holdConnections?(ms: number): Promise<void>
-  /** Cuts the connection of whoever calls next, at this moment of the call. */
+  /** Cuts the connection of the next call, at this moment of the call. */
   cutCall?(moment: Moment): Promise<void>
   /** Ends the sessions that listen for wake-ups. */
   unsubscribe?(): Promise<void>
-  /** Sends messages that no store writes to whatever listens for wake-ups. */
+  /** Sends messages that no store writes to all sessions that listen for wake-ups. */
   forge?(): Promise<void>
 }
 
 const isRoot = process.getuid?.() === 0
 const diskMb = { sqlite: 256, postgres: 512 }
-/** Whoever waits for a lock here keeps everything else waiting. */
+/** Waiting for a lock is synchronous here, so it blocks the whole process. */
 const lockMaxMs = 200
 const noSmallDisk = 'no full disk: only root can mount a small one'
 
@@ -75,7 +75,7 @@ export async function sqliteSite(): Promise<Site> {
     async prepare(directory) {
       const home = join(scratch.path, String(rounds++))
       mkdirSync(home)
-      return sqliteGround(join(home, 'jobs.db'), directory)
+      return createSqliteStore(join(home, 'jobs.db'), directory)
     },
     async [Symbol.asyncDispose]() {
       if (isRoot) await runOk('umount', [scratch.path])
@@ -84,7 +84,7 @@ export async function sqliteSite(): Promise<Site> {
   }
 }
 
-async function sqliteGround(path: string, directory: string): Promise<TortureStore> {
+async function createSqliteStore(path: string, directory: string): Promise<TortureStore> {
   const url = `sqlite:${path}`
   const connect = (timeout: number) => new DatabaseSync(path, { timeout })
   const holding = async (begin: string, ms: number) => {
@@ -94,7 +94,7 @@ async function sqliteGround(path: string, directory: string): Promise<TortureSto
       await sleep(ms)
       db.exec('rollback')
     } catch {
-      // somebody else has it, who may be stopped, or there is no room
+      // another process has the lock and may be stopped, or the disk is full
     } finally {
       db.close()
     }
@@ -107,16 +107,16 @@ async function sqliteGround(path: string, directory: string): Promise<TortureSto
       db.close()
     }
   }
-  await furnish(url, directory)
+  await prepareDatabase(url, directory)
   return {
     url,
-    observe: () => look(url),
+    observe: () => observeAt(url),
     inspect,
-    glance: inspect,
-    blows: {
+    inspectRunning: inspect,
+    storeFaults: {
       holdSnapshot: (ms) => holding('begin; select count(*) from holdfast_job', ms),
       holdTransaction: (ms) => holding('begin immediate', ms),
-      ...(isRoot && { fillDisk: (ms: number) => filling(join(path, '..', 'ballast'), ms) }),
+      ...(isRoot && { fillDisk: (ms: number) => fillDiskAt(join(path, '..', 'disk-filler'), ms) }),
     },
     [Symbol.asyncDispose]: async () => rmSync(join(path, '..'), { recursive: true }),
   }
@@ -131,49 +131,49 @@ export async function postgresSite(): Promise<Site> {
     missing: ['no other time on the server: only processes have wrong clocks', ...(isRoot ? [] : [noSmallDisk])],
     async prepare(directory) {
       const name = `round${rounds++}`
-      await querying(server.url(), (client) => client.query(`create database ${name} template template0`))
-      return postgresGround(server, name, directory)
+      await withClient(server.url(), (client) => client.query(`create database ${name} template template0`))
+      return createPostgresStore(server, name, directory)
     },
     [Symbol.asyncDispose]: () => server[Symbol.asyncDispose](),
   }
 }
 
-async function postgresGround(server: Server, name: string, directory: string): Promise<TortureStore> {
+async function createPostgresStore(server: Server, name: string, directory: string): Promise<TortureStore> {
   const url = server.url(name)
-  await furnish(url, directory)
+  await prepareDatabase(url, directory)
   const proxy = await cuttingProxy(url)
   return {
     url: proxy.url,
     async observe() {
-      await querying(url, quiet)
-      return look(url)
+      await withClient(url, sessionsEnded)
+      return observeAt(url)
     },
     async inspect() {
-      await querying(url, quiet)
-      await querying(url, assertRecount)
+      await withClient(url, sessionsEnded)
+      await withClient(url, assertRecount)
     },
-    glance: () => querying(url, async (client) => void (await assertRecount(client))),
-    blows: postgresBlows(server, url, proxy),
+    inspectRunning: () => withClient(url, async (client) => void (await assertRecount(client))),
+    storeFaults: postgresFaults(server, url, proxy),
     async [Symbol.asyncDispose]() {
       await proxy[Symbol.asyncDispose]()
-      await querying(server.url(), (client) => client.query(`drop database ${name} with (force)`))
+      await withClient(server.url(), (client) => client.query(`drop database ${name} with (force)`))
     },
   }
 }
 
-function postgresBlows(server: Server, url: string, proxy: CuttingProxy): Blows {
+function postgresFaults(server: Server, url: string, proxy: CuttingProxy): StoreFaults {
   const holding = (begin: string, ms: number) =>
-    querying(url, async (client) => {
+    withClient(url, async (client) => {
       await client.query(begin)
       await sleep(ms)
-    }).catch(() => {}) // the server may have stopped meanwhile
+    }).catch(() => {}) // the server may have been stopped meanwhile
   return {
     holdSnapshot: (ms) => holding('begin isolation level repeatable read; select count(*) from effect', ms),
     holdTransaction: (ms) => holding(`begin; select pg_current_xact_id()`, ms),
     ...(isRoot && {
       async fillDisk(ms: number) {
-        await filling(join(server.dataDirectory, 'ballast'), ms)
-        if (!server.isRunning) await server.start() // as whoever looks after servers does
+        await fillDiskAt(join(server.dataDirectory, 'disk-filler'), ms)
+        if (!server.isRunning) await server.start() // as a service manager would
       },
     }),
     async stopServer(mode, ms) {
@@ -185,17 +185,17 @@ function postgresBlows(server: Server, url: string, proxy: CuttingProxy): Blows 
     holdConnections: (ms) => proxy.hold(ms),
     cutCall: (moment) => proxy.cut('', moment),
     unsubscribe: () =>
-      querying(url, (client) =>
+      withClient(url, (client) =>
         client.query(`select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen %'`),
       ).then(
         () => {},
-        () => {}, // it may be down
+        () => {}, // the server may be down
       ),
-    forge: () => querying(url, forgeMessages).catch(() => {}), // it may be down
+    forge: () => withClient(url, forgeMessages).catch(() => {}), // the server may be down
   }
 }
 
-/** Of the kinds that once ended processes, hid wake-ups or multiplied queries. */
+/** Kinds of messages that once ended processes, hid wake-ups or multiplied queries. */
 const forged = [
   ...[
     '{"ready":[null]}',
@@ -209,7 +209,7 @@ const forged = [
     'not JSON',
     '{"ready":{"length":1e9}}',
     '{"__proto__":{"ready":1}}',
-    '{"from":"nobody"}',
+    '{"from":"unknown"}',
     `{"ready":[["${'q'.repeat(5_000)}",1]]}`,
   ],
 ]
@@ -224,8 +224,8 @@ async function forgeMessages(client: pg.Client): Promise<void> {
   }
 }
 
-/** What a round begins with. */
-async function furnish(url: string, directory: string): Promise<void> {
+/** Creates tables, queues, the schedule and the job with the reserved id. */
+async function prepareDatabase(url: string, directory: string): Promise<void> {
   await using holdfast = await open(url)
   await using application = applicationAt(url)
   await application.make(tables)
@@ -236,30 +236,30 @@ async function furnish(url: string, directory: string): Promise<void> {
     missed: tick.missed,
     payload: { kind: 'tick' },
   })
-  await dropAnchor({ holdfast, journal: Journal.at(join(directory, 'setup.log'), { mayBeDown: false }) })
+  await enqueueReservedJob({ holdfast, journal: Journal.at(join(directory, 'setup.log'), { mayBeDown: false }) })
 }
 
-async function look(url: string): Promise<Observation> {
+async function observeAt(url: string): Promise<Observation> {
   await using holdfast = await open(url)
   await using application = applicationAt(url)
   const orphans = await application.abandoned(1_000_000)
   return await observe(holdfast, { rows: await application.rows(), orphans })
 }
 
-/** Until nothing more goes in, for so long. */
-async function filling(ballast: string, ms: number): Promise<void> {
+/** Fills the disk until no write succeeds, and keeps it full for `ms`. */
+async function fillDiskAt(path: string, ms: number): Promise<void> {
   for (const bytes of [1_000_000, 4_096]) {
     try {
-      for (;;) appendFileSync(ballast, Buffer.alloc(bytes))
+      for (;;) appendFileSync(path, Buffer.alloc(bytes))
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'ENOSPC') throw error
     }
   }
   await sleep(ms)
-  rmSync(ballast)
+  rmSync(path)
 }
 
-async function querying<T>(url: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
+async function withClient<T>(url: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
   const client = new pg.Client({ connectionString: url })
   client.on('error', () => {})
   await client.connect()
@@ -270,15 +270,16 @@ async function querying<T>(url: string, work: (client: pg.Client) => Promise<T>)
   }
 }
 
-/** The server goes on with what a killed process has sent. */
-async function quiet(client: pg.Client): Promise<void> {
+/** Waits until no other session is left: the server finishes the statements that a killed process has sent. */
+async function sessionsEnded(client: pg.Client): Promise<void> {
   const others = `select pid, state, wait_event, now() - state_change as since, left(query, 200) as query from pg_stat_activity
     where datname = current_database() and backend_type = 'client backend' and pid <> pg_backend_pid()`
   const deadline = performance.now() + 15_000
   for (;;) {
     const { rows } = await client.query(others)
     if (rows.length === 0) return
-    if (performance.now() > deadline) throw new Error(`Sessions of the dead do not end: ${JSON.stringify(rows)}`)
+    if (performance.now() > deadline)
+      throw new Error(`Sessions of killed processes do not end: ${JSON.stringify(rows)}`)
     await sleep(20)
   }
 }

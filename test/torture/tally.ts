@@ -1,4 +1,4 @@
-// The table of promises: how often each was put to the test, in all rounds, and how often it was broken.
+// The table of promises: how often each was checked in all rounds, and how often it was broken.
 
 import { judge, type Promised, type Ruling } from './judge.ts'
 import type { RoundReport } from './round.ts'
@@ -10,7 +10,7 @@ export class Tally {
   readonly #faults = new Map<string, number>()
   readonly #calls = { answered: 0, refused: 0, unknown: 0 }
 
-  /** Answers what the round has broken. */
+  /** Judges a round and adds it. Returns the promises that it broke. */
   add({ findings, faults, jobs }: RoundReport): Map<Promised, Ruling> {
     this.rounds += 1
     this.jobs += jobs

@@ -1,4 +1,4 @@
-// Jobs for workers and their handlers: what is asked for, and what the handlers do.
+// Jobs for workers with handlers: how they are enqueued, and what their handlers do.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { StandardSchemaV1 } from '@standard-schema/spec'
@@ -8,7 +8,7 @@ import { Permanent } from '../../src/lease/permanent.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { isFate } from '../../src/worker/fate.ts'
 import type { Job } from '../../src/worker/job.ts'
-import type { Deed, Entry } from './journal.ts'
+import type { Entry, TaskBehaviour } from './journal.ts'
 import {
   type AppWorld,
   after,
@@ -26,7 +26,7 @@ import {
   type World,
 } from './world.ts'
 
-const deeds = {
+const behaviours = {
   quick: 40,
   effects: 30,
   long: 4,
@@ -38,53 +38,57 @@ const deeds = {
   block: 1,
   outcome: 2,
   unreadable: 2,
-} as const satisfies Partial<Record<Deed, number>>
+} as const satisfies Partial<Record<TaskBehaviour, number>>
 
 const waitMaxMs = 500
 
 export async function enqueueTask(world: World, label: string): Promise<void> {
   const { holdfast, journal, random } = world
-  const id = await ask(world, label, random.weighted(deeds))
+  const id = await enqueueAs(world, label, random.weighted(behaviours))
   if (id === undefined || !random.chance(0.3)) return
   await journal.ask('result', { id }, async () => ({ value: await holdfast.result(id, { timeout: waitMaxMs }) }))
 }
 
-/** A task that kills whatever process runs it. */
+/** Enqueues a task that kills every process that runs it. */
 export async function enqueuePoison(world: World, label: string): Promise<void> {
-  await ask(world, label, 'die')
+  await enqueueAs(world, label, 'die')
 }
 
-async function ask({ holdfast, journal, random }: World, label: string, deed: Deed): Promise<string | undefined> {
+async function enqueueAs(
+  { holdfast, journal, random }: World,
+  label: string,
+  behaviour: TaskBehaviour,
+): Promise<string | undefined> {
   const delay = random.chance(0.1) ? random.below(100) : 0
-  const entry: Entry = { label, kind: 'task', queue: tasks.name, attempts, priority: 5, deed }
+  const entry: Entry = { label, kind: 'task', queue: tasks.name, attempts, priority: 5, behaviour }
   const answer = await journal.ask('enqueue', { entries: [entry] }, async () => [
-    await holdfast.queue(tasks).enqueue({ label, kind: 'task', deed }, { delay }),
+    await holdfast.queue(tasks).enqueue({ label, kind: 'task', behaviour }, { delay }),
   ])
   return answer?.[0]?.id
 }
 
 export interface WorkersOptions {
-  /** Where announcements go. */
+  /** The URL that webhooks are sent to. */
   readonly receiver: string
-  /** The last one there must survive what kills others. */
+  /** The process that drains must survive the tasks that kill others. */
   readonly isLast: boolean
 }
 
-/** Runs all that handlers are for, in this process, until the client is closed. */
+/** Starts the workers of all queues with handlers. They run until the client is closed. */
 export function startWorkers(world: AppWorld, options: WorkersOptions): void {
-  const { holdfast, journal, life, application } = world
-  const lost = ({ id, worker, attempt }: JobFacts) => journal.tell('lost', { id, worker, attempt }, true)
+  const { holdfast, journal, processName, application } = world
+  const lost = ({ id, worker, attempt }: JobFacts) => journal.record('lost', { id, worker, attempt }, true)
   holdfast.on('lease.lost', lost)
   holdfast.on('settle.failed', lost)
-  journal.tell('work', { worker: life }, true)
+  journal.record('work', { worker: processName }, true)
   holdfast.work(
     [
       [readTasks, (job) => noted(world, job, () => perform(job, options))],
       [ticks, () => 'tick'],
-      [orphans, (job: Job<Labelled>) => adopt(job)],
+      [orphans, (job: Job<Labelled>) => deleteRow(job)],
       [calls.queue, calls.handler],
     ],
-    { name: life, concurrency: 10, lease: leaseMaxMs, unwind: 500 },
+    { name: processName, concurrency: 10, lease: leaseMaxMs, unwind: 500 },
   )
   holdfast.reaper('orphans', {
     every: 300,
@@ -93,23 +97,25 @@ export function startWorkers(world: AppWorld, options: WorkersOptions): void {
   })
 }
 
-/** The same queue for who cannot read everything that is in it. */
+/** The definition that workers use: its schema rejects some payloads of the queue. */
 const readable: StandardSchemaV1<Task, Task> = {
   '~standard': {
     version: 1,
     vendor: 'torture',
     validate: (value) =>
-      (value as Task).deed === 'unreadable' ? { issues: [{ message: 'cannot be read' }] } : { value: value as Task },
+      (value as Task).behaviour === 'unreadable'
+        ? { issues: [{ message: 'cannot be read' }] }
+        : { value: value as Task },
   },
 }
 const readTasks = defineQueue(tasks.name, { ...taskOptions, payload: readable })
 
-/** Returns its label, unless its deed is another. */
+/** The handler of a task. Returns the label, unless the task asks for something else. */
 async function perform(job: Job<Task>, { receiver, isLast }: WorkersOptions): Promise<unknown> {
-  const { label, deed } = job.payload
-  switch (deed) {
+  const { label, behaviour } = job.payload
+  switch (behaviour) {
     case 'effects':
-      stage(job, taskTag(label), receiver)
+      addEffects(job, taskTag(label), receiver)
       break
     case 'outcome':
       job.cost('units', 2)
@@ -136,26 +142,26 @@ async function perform(job: Job<Task>, { receiver, isLast }: WorkersOptions): Pr
       block(leaseMaxMs / 2)
       break
     case 'die':
-      if (isLast) throw new Error('would have killed it')
+      if (isLast) throw new Error('would have killed the process')
       process.kill(process.pid, 'SIGKILL')
       await new Promise(() => {})
   }
   return label
 }
 
-/** Keeps the event loop for so long. */
+/** Blocks the event loop for `ms`. */
 export function block(ms: number): void {
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms)
 }
 
-function stage({ effects }: Job, tag: string, receiver: string): void {
+function addEffects({ effects }: Job, tag: string, receiver: string): void {
   effects.enqueue(after, { label: tag, kind: 'after' })
   effects.put(effectKey(tag), tag)
   effects.sql(`insert into effect (tag) values ('${tag}')`)
   effects.enqueue(calls.queue, calls.call(receiver, { tag }))
 }
 
-function adopt({ effects, payload }: Job<Labelled>): string {
+function deleteRow({ effects, payload }: Job<Labelled>): string {
   effects.sql(`delete from orphan where tag = '${payload.label}'`)
   return payload.label
 }
@@ -165,10 +171,14 @@ function endingOf(made: unknown): AttemptInfo['ending'] {
   return made.fate === 'snooze' ? 'snoozed' : 'released'
 }
 
-/** A run and how it ended, unless it was aborted: then whoever aborted it decides. */
-async function noted({ journal, life }: AppWorld, job: Job<Task>, handler: () => Promise<unknown>): Promise<unknown> {
+/** Notes a run and how it ended. The end of an aborted run is not noted, because the reason of the abort decides it. */
+async function noted(
+  { journal, processName }: AppWorld,
+  job: Job<Task>,
+  handler: () => Promise<unknown>,
+): Promise<unknown> {
   const { id, attempt, batch, signal } = job
-  const end = await journal.begin('run', { id, worker: life, attempt, batch })
+  const end = await journal.begin('run', { id, worker: processName, attempt, batch })
   try {
     const made = await handler()
     if (!signal.aborted) await end(endingOf(made))

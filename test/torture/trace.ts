@@ -1,4 +1,4 @@
-// What led to a violation, as short as it can be told: everything that was noted of the jobs it names, and how they ended.
+// The trace of a violation: every note about the jobs that it names, and how those jobs ended.
 
 import type { Note } from './journal.ts'
 import type { Findings } from './judge.ts'
@@ -6,7 +6,7 @@ import type { Findings } from './judge.ts'
 const linesMax = 40
 const names = /[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[a-z]+\d+x\d+-[\w-]+/g
 
-export function traceOf(fault: string, { notes, left, ordeal }: Findings): string[] {
+export function traceOf(fault: string, { notes, left, conditions }: Findings): string[] {
   const named = new Set(fault.match(names) ?? [])
   const isAbout = (value: unknown) => {
     const text = JSON.stringify(value)
@@ -14,7 +14,7 @@ export function traceOf(fault: string, { notes, left, ordeal }: Findings): strin
   }
   const about = notes.filter(({ asked, answer }) => isAbout([asked, answer])).sort((a, b) => a.at - b.at)
   const jobs = left.jobs.filter(({ id, payload }) => isAbout([id, payload]))
-  const times = [...ordeal.crashes, ...ordeal.jumps.map(({ at }) => at)]
+  const times = [...conditions.crashes, ...conditions.jumps.map(({ at }) => at)]
   const crashes = times.map((at) => ({ at, line: `${at.toFixed(1)} the store crashed, or its clock was set` }))
   const first = about[0]?.at ?? 0
   const last = about.at(-1)?.answeredAt ?? about.at(-1)?.at ?? 0
@@ -32,11 +32,11 @@ export function traceOf(fault: string, { notes, left, ordeal }: Findings): strin
 }
 
 function lineOf({ verb, asked, at, answer, answeredAt, refused }: Note, isAbout: (value: unknown) => boolean): string {
-  const told = refused ?? (answer === null ? 'nobody knows' : shown(answer, isAbout))
-  return `${at.toFixed(1)} ${verb} ${shown(asked, isAbout)} → ${told}${answeredAt ? ` at ${answeredAt.toFixed(1)}` : ''}`
+  const result = refused ?? (answer === null ? 'unknown' : shown(answer, isAbout))
+  return `${at.toFixed(1)} ${verb} ${shown(asked, isAbout)} → ${result}${answeredAt ? ` at ${answeredAt.toFixed(1)}` : ''}`
 }
 
-/** Of long lists only what it is about. */
+/** Long lists are cut to the entries about these jobs. */
 function shown(value: unknown, isAbout: (value: unknown) => boolean): string {
   return JSON.stringify(value, (_, each) =>
     Array.isArray(each) && each.length > 3 ? each.filter((one) => typeof one !== 'object' || isAbout(one)) : each,

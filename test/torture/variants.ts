@@ -1,5 +1,5 @@
-// Known-bad variants of the source, each broken in one place, as somebody might break it: the text that keeps a promise and
-// what stands there instead. The torture of such a tree must end red, and name that promise.
+// Known-bad variants of the source. Each replaces the text that keeps a promise by a plausible mistake. The torture run of such a
+// tree must fail and name that promise.
 
 import { cpSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -10,7 +10,7 @@ import type { StoreName } from './site.ts'
 export interface Variant {
   readonly store: StoreName
   readonly breaks: Promised
-  /** What it breaks too, and may show sooner. */
+  /** Another promise that it breaks, and whose violation may be found first. */
   readonly breaksAlso?: Promised
   readonly patches: readonly Patch[]
 }
@@ -30,7 +30,7 @@ const capForgotten: Patch = {
 export const variants: Readonly<Record<string, Variant>> = {
   'sqlite: a settle without its fence': {
     store: 'sqlite',
-    breaks: 'a settlement lands with its fence, once, as it was answered',
+    breaks: 'a settlement is applied with its fence, once, as it was answered',
     patches: [
       {
         file: 'src/store/sqlite/renew.ts',
@@ -42,7 +42,7 @@ export const variants: Readonly<Record<string, Variant>> = {
 
   'postgres: a settle without its fence': {
     store: 'postgres',
-    breaks: 'a settlement lands with its fence, once, as it was answered',
+    breaks: 'a settlement is applied with its fence, once, as it was answered',
     patches: [
       {
         file: 'src/store/postgres/settle.ts',
@@ -78,7 +78,7 @@ export const variants: Readonly<Record<string, Variant>> = {
 
   'postgres: a cursor that forgets gaps': {
     store: 'postgres',
-    breaks: 'nothing that is ready hides',
+    breaks: 'no ready job is hidden',
     patches: [
       {
         file: 'src/store/postgres/schema/functions/claim.ts',
@@ -90,7 +90,7 @@ export const variants: Readonly<Record<string, Variant>> = {
 
   'sqlite: an enqueue acknowledged before its commit': {
     store: 'sqlite',
-    breaks: 'every answered enqueue is there once, every other at most once, one rolled back never',
+    breaks: 'every answered enqueue is stored once, every other at most once, one rolled back never',
     patches: [
       {
         file: 'src/store/sqlite/engine.ts',
@@ -121,8 +121,8 @@ export const variants: Readonly<Record<string, Variant>> = {
 
   'postgres: an enqueue acknowledged before its commit': {
     store: 'postgres',
-    breaks: 'every answered enqueue is there once, every other at most once, one rolled back never',
-    breaksAlso: 'jobs are claimed in the order in which they became ready', // somebody else's later one may commit first
+    breaks: 'every answered enqueue is stored once, every other at most once, one rolled back never',
+    breaksAlso: 'jobs are claimed in the order in which they became ready', // a later enqueue of another process may commit first
     patches: [
       {
         file: 'src/store/postgres/enqueue.ts',
@@ -136,7 +136,7 @@ export const variants: Readonly<Record<string, Variant>> = {
       {
         file: 'src/store/postgres/enqueue.ts',
         from: 'function zip<A, B>',
-        to: `let beforeIt: Promise<unknown> = Promise.resolve() // one after the other, so that they keep their order
+        to: `let beforeIt: Promise<unknown> = Promise.resolve() // one after the other, to keep their order
 
 function zip<A, B>`,
       },
@@ -145,7 +145,7 @@ function zip<A, B>`,
 
   'sqlite: effects applied outside the settlement': {
     store: 'sqlite',
-    breaks: 'effects are there all or not at all',
+    breaks: 'effects are applied all or not at all',
     patches: [
       {
         file: 'src/store/sqlite/settle.ts',
@@ -160,7 +160,7 @@ function zip<A, B>`,
 
   'postgres: effects applied outside the settlement': {
     store: 'postgres',
-    breaks: 'effects are there all or not at all',
+    breaks: 'effects are applied all or not at all',
     patches: [
       {
         file: 'src/store/postgres/settle.ts',
@@ -201,7 +201,7 @@ function zip<A, B>`,
 
   'sqlite: counts of a batch updated beside the settlement': {
     store: 'sqlite',
-    breaks: 'a batch has each of its items once, and counts what became of them',
+    breaks: 'a batch has each of its items once, and counts how they ended',
     patches: [
       {
         file: 'src/store/sqlite/batch/batches.ts',
@@ -213,7 +213,7 @@ function zip<A, B>`,
 
   'postgres: counts of a batch updated beside the settlement': {
     store: 'postgres',
-    breaks: 'a batch has each of its items once, and counts what became of them',
+    breaks: 'a batch has each of its items once, and counts how they ended',
     patches: [
       {
         file: 'src/store/postgres/schema/functions/settle-done.ts',
@@ -225,7 +225,7 @@ function zip<A, B>`,
 
   'sqlite: a limit that is not kept during rescue': {
     store: 'sqlite',
-    breaks: 'of a queue, a key and a batch no more run at once than they may',
+    breaks: 'of a queue, a key and a batch no more jobs run at once than allowed',
     patches: [
       {
         file: 'src/store/sqlite/job.ts',
@@ -244,7 +244,7 @@ function zip<A, B>`,
 
   'postgres: a limit that is not kept during rescue': {
     store: 'postgres',
-    breaks: 'of a queue, a key and a batch no more run at once than they may',
+    breaks: 'of a queue, a key and a batch no more jobs run at once than allowed',
     patches: [
       {
         file: 'src/store/postgres/schema/functions/apply-verdict.ts',
@@ -255,18 +255,18 @@ function zip<A, B>`,
   },
 }
 
-/** A copy of this tree with the variant's patches in it. */
-/** Where other tests come and go meanwhile. */
-const passing = join(root, 'test/.tmp')
+/** Other tests create and delete files here meanwhile, so it is not copied. */
+const scratchRoot = join(root, 'test/.tmp')
 
+/** Writes a copy of this tree, with the patches of the variant applied. */
 export function plant(directory: string, { patches }: Variant): void {
   for (const part of ['src', 'test', 'package.json'])
-    cpSync(join(root, part), join(directory, part), { recursive: true, filter: (path) => path !== passing })
+    cpSync(join(root, part), join(directory, part), { recursive: true, filter: (path) => path !== scratchRoot })
   symlinkSync(join(root, 'node_modules'), join(directory, 'node_modules'))
   for (const { file, from, to } of patches) {
     const path = join(directory, file)
     const text = readFileSync(path, 'utf8')
-    if (text.split(from).length !== 2) throw new Error(`${file} does not say once: ${from}`)
+    if (text.split(from).length !== 2) throw new Error(`${file} does not contain exactly once: ${from}`)
     writeFileSync(
       path,
       text.replace(from, () => to),

@@ -1,33 +1,33 @@
-// What a process of the fleet does, in several lanes at once and at full speed, until it is killed or told to stop.
+// The workload of a process of the fleet: several loops at once, at full speed, until the process is killed or asked to stop.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isHoldfastError } from '../../src/errors.ts'
-import { controlSome, reviveFleeting, sample, submitFleeting, submitOnce, submitPart } from './batches.ts'
-import { enqueueLimited, enqueueLitter, enqueueMany, enqueueOne, transact } from './enqueues.ts'
-import { type Abandoned, claimAndSettle, claimLimited, haunt, settleLate } from './fates.ts'
-import { abandonRow, increment, interfere, misuse, putOwn, turnValve } from './interference.ts'
+import { controlSome, requeueShortLived, sample, submitOnce, submitPart, submitShortLived } from './batches.ts'
+import { enqueueLimited, enqueueMany, enqueueOne, enqueuePurgeable, transact } from './enqueues.ts'
+import { abandonRow, increment, interfere, misuse, pauseOwnQueue, putOwn } from './interference.ts'
+import { type Abandoned, claimAndSettle, claimLimited, settleAfterReclaim, settleLate } from './settlements.ts'
 import { enqueueTask } from './tasks.ts'
 import { type AppWorld, keyed, limited, narrow, paced, pieces, queues, type World } from './world.ts'
 
-type Lane = (label: string) => Promise<unknown>
-type Lanes = Readonly<Record<string, Lane>>
+type Loop = (label: string) => Promise<unknown>
+type Loops = Readonly<Record<string, Loop>>
 
 export interface WorkloadOptions {
   /** The store may be down for a while. */
   readonly mayBeDown: boolean
-  /** Ends by itself after so many rounds of each lane. */
+  /** Ends by itself after so many rounds of each loop. */
   readonly rounds?: number
-  /** How long the lanes rest that shall not take all the time for themselves. */
+  /** The pause after each round of the loops that must not use all the time. */
   readonly pauseMs?: number
 }
 
-/** More than this many waiting jobs, and producers pause: claiming shall keep up, or there is no end to the work. */
+/** Producers pause while more jobs than this are waiting. Otherwise claims could not keep up. */
 const backlogMax = 300
-/** The same of what has a limit. */
+/** The same, for each queue with a limit. */
 const limitedMax = 40
 
 export class Workload {
-  /** Resolves when every lane has ended; rejects when one has failed. */
+  /** Resolves when every loop has ended. Rejects when one has failed. */
   readonly over: Promise<unknown>
   readonly #world: World
   readonly #pauseMs: number
@@ -36,52 +36,52 @@ export class Workload {
   #backlog = 0
   #limitedBacklog: ReadonlyMap<string, number> = new Map()
 
-  /** Enqueues everything that is settled by hand, and interferes with it. */
+  /** Enqueues jobs that are settled by hand, and changes them afterwards. */
   static producer(world: World, options: WorkloadOptions): Workload {
-    return new Workload(world, options, (life) => ({ ...life.#producing(), ...life.#limiting() }))
+    return new Workload(world, options, (workload) => ({ ...workload.#producing(), ...workload.#limiting() }))
   }
 
   /** Claims and settles by hand. */
   static claimer(world: World, options: WorkloadOptions): Workload {
-    return new Workload(world, options, (life) => ({
-      ...life.#claiming(),
-      ...life.#claimingLimited(),
-      haunt: (label) => haunt(world, label),
+    return new Workload(world, options, (workload) => ({
+      ...workload.#claiming(),
+      ...workload.#claimingLimited(),
+      settleAfterReclaim: (label) => settleAfterReclaim(world, label),
     }))
   }
 
-  /** Both, of what has no limit. */
+  /** Both, for queues without a limit. */
   static whole(world: World, options: WorkloadOptions): Workload {
-    return new Workload(world, options, (life) => ({ ...life.#producing(), ...life.#claiming() }))
+    return new Workload(world, options, (workload) => ({ ...workload.#producing(), ...workload.#claiming() }))
   }
 
-  /** Both, of what has one. */
+  /** Both, for queues and batches with a limit. */
   static limited(world: World, options: WorkloadOptions): Workload {
-    return new Workload(world, options, (life) => ({ ...life.#limiting(), ...life.#claimingLimited() }))
+    return new Workload(world, options, (workload) => ({ ...workload.#limiting(), ...workload.#claimingLimited() }))
   }
 
-  /** A producer that also has a database of its own, and work for handlers. */
+  /** A producer that also uses the database of the application, and enqueues tasks for handlers. */
   static application(world: AppWorld, options: WorkloadOptions): Workload {
-    return new Workload(world, options, (life) => ({
-      ...life.#producing(),
-      ...life.#limiting(),
+    return new Workload(world, options, (workload) => ({
+      ...workload.#producing(),
+      ...workload.#limiting(),
       ...{
-        task: life.#unlessBehind((label) => enqueueTask(world, label)),
-        task2: life.#unlessBehind((label) => enqueueTask(world, label)),
-        transact: life.#unlessBehind((label) => transact(world, label)),
-        orphan: life.#calmly((label) => abandonRow(world, label), 10),
-        misuse: life.#calmly((label) => misuse(world, label), 5),
+        task: workload.#unlessBehind((label) => enqueueTask(world, label)),
+        task2: workload.#unlessBehind((label) => enqueueTask(world, label)),
+        transact: workload.#unlessBehind((label) => transact(world, label)),
+        orphan: workload.#withPause((label) => abandonRow(world, label), 10),
+        misuse: workload.#withPause((label) => misuse(world, label), 5),
       },
     }))
   }
 
-  private constructor(world: World, options: WorkloadOptions, lanesOf: (life: Workload) => Lanes) {
+  private constructor(world: World, options: WorkloadOptions, loopsOf: (workload: Workload) => Loops) {
     const { pauseMs = 10, rounds = Number.POSITIVE_INFINITY } = options
     this.#world = world
     this.#pauseMs = pauseMs
-    const running = Object.entries(lanesOf(this)).map(async ([name, lane]) => {
+    const running = Object.entries(loopsOf(this)).map(async ([name, loop]) => {
       for (let round = 0; !this.#isOver && round < rounds; round++) {
-        await withRetry(options, () => lane(`${world.life}-${name}-${round}`))
+        await withRetry(options, () => loop(`${world.processName}-${name}-${round}`))
       }
     })
     this.over = Promise.all(running)
@@ -97,17 +97,17 @@ export class Workload {
     return this.over
   }
 
-  #producing(): Lanes {
+  #producing(): Loops {
     const world = this.#world
     return {
       enqueueOne: this.#unlessBehind((label) => enqueueOne(world, label)),
       enqueueMany: this.#unlessBehind((label) => enqueueMany(world, label)),
-      enqueueLitter: this.#unlessBehind(this.#calmly((label) => enqueueLitter(world, label))),
+      enqueuePurgeable: this.#unlessBehind(this.#withPause((label) => enqueuePurgeable(world, label))),
       interfere: (label) => interfere(world, label),
       increment: () => increment(world),
       own: (label) => putOwn(world, label),
-      valve: this.#calmly((label) => turnValve(world, label)),
-      look: this.#calmly(async () => {
+      ownQueue: this.#withPause((label) => pauseOwnQueue(world, label)),
+      look: this.#withPause(async () => {
         const waiting = new Map(
           (await world.holdfast.queues()).map(({ name, held, ready, scheduled }) => [name, held + ready + scheduled]),
         )
@@ -120,71 +120,73 @@ export class Workload {
   }
 
   /** Work for queues and batches that have limits. */
-  #limiting(): Lanes {
+  #limiting(): Loops {
     const world = this.#world
-    const enqueueTo = (queue: typeof keyed) => this.#calmly((label) => enqueueLimited(world, label, queue))
+    const enqueueTo = (queue: typeof keyed) => this.#withPause((label) => enqueueLimited(world, label, queue))
     return {
       narrow: this.#unlessFull([narrow], enqueueTo(narrow)),
       keyed: this.#unlessFull([keyed], enqueueTo(keyed)),
       paced: this.#unlessFull([paced], enqueueTo(paced)),
       submitPart: this.#unlessFull(
         [pieces, keyed],
-        this.#calmly(() => submitPart(world), 5),
+        this.#withPause(() => submitPart(world), 5),
       ),
       submitOnce: this.#unlessFull(
         [pieces, keyed],
-        this.#calmly((label) => submitOnce(world, label), 20),
+        this.#withPause((label) => submitOnce(world, label), 20),
       ),
-      submitFleeting: this.#unlessFull(
+      submitShortLived: this.#unlessFull(
         [pieces, keyed],
-        this.#calmly((label) => submitFleeting(world, label), 10),
+        this.#withPause((label) => submitShortLived(world, label), 10),
       ),
-      reviveFleeting: this.#calmly(() => reviveFleeting(world), 5),
-      steer: this.#calmly(() => controlSome(world)),
-      sample: this.#calmly(() => sample(world)),
+      requeueShortLived: this.#withPause(() => requeueShortLived(world), 5),
+      control: this.#withPause(() => controlSome(world)),
+      sample: this.#withPause(() => sample(world)),
     }
   }
 
-  #claiming(): Lanes {
+  #claiming(): Loops {
     const world = this.#world
     const abandoned: Abandoned = []
-    const settle: Lane = async (label) => {
+    const settle: Loop = async (label) => {
       this.#settled += await claimAndSettle(world, label, abandoned)
     }
     return {
       ...{ settle1: settle, settle2: settle, settle3: settle },
-      late: this.#calmly((label) => settleLate(world, label, abandoned)),
-      sweep: this.#calmly(() => world.journal.ask('sweep', {}, () => world.holdfast.sweep().then(() => true as const))),
+      late: this.#withPause((label) => settleLate(world, label, abandoned)),
+      sweep: this.#withPause(() =>
+        world.journal.ask('sweep', {}, () => world.holdfast.sweep().then(() => true as const)),
+      ),
     }
   }
 
-  #claimingLimited(): Lanes {
+  #claimingLimited(): Loops {
     const world = this.#world
     const abandoned: Abandoned = []
-    const settle: Lane = async (label) => {
+    const settle: Loop = async (label) => {
       this.#settled += await claimLimited(world, label, abandoned)
     }
     return {
       ...{ limited1: settle, limited2: settle },
-      lateLimited: this.#calmly((label) => settleLate(world, label, abandoned)),
+      lateLimited: this.#withPause((label) => settleLate(world, label, abandoned)),
     }
   }
 
-  #unlessBehind(lane: Lane): Lane {
-    return (label) => (this.#backlog > backlogMax ? sleep(this.#pauseMs) : lane(label))
+  #unlessBehind(loop: Loop): Loop {
+    return (label) => (this.#backlog > backlogMax ? sleep(this.#pauseMs) : loop(label))
   }
 
-  #unlessFull(queues: readonly { readonly name: string }[], lane: Lane): Lane {
+  #unlessFull(queues: readonly { readonly name: string }[], loop: Loop): Loop {
     const isFull = () => queues.some(({ name }) => (this.#limitedBacklog.get(name) ?? 0) > limitedMax)
-    return (label) => (isFull() ? sleep(this.#pauseMs) : lane(label))
+    return (label) => (isFull() ? sleep(this.#pauseMs) : loop(label))
   }
 
-  #calmly(lane: Lane, pauses = 1): Lane {
-    return (label) => Promise.all([lane(label), sleep(pauses * this.#pauseMs)])
+  #withPause(loop: Loop, pauses = 1): Loop {
+    return (label) => Promise.all([loop(label), sleep(pauses * this.#pauseMs)])
   }
 }
 
-/** Reads are not noted; where the store may be down, they may fail for that. */
+/** Reads are not in the journal, so they are retried here if the store may be down. */
 async function withRetry({ mayBeDown, pauseMs = 10 }: WorkloadOptions, round: () => Promise<unknown>): Promise<void> {
   try {
     await round()

@@ -1,82 +1,81 @@
-// What the processes of a round share: the queues, the names that several of them fight over, and what each of them works
-// with.
+// What the processes of a round share: the queues, the keys and ids that they compete for, and the context of each process.
 
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import type { Effects } from '../../src/queue/effects.ts'
 import { defineWebhooks } from '../../src/webhook/webhooks.ts'
 import type { Application } from './application.ts'
-import type { Deed, Entry, Journal } from './journal.ts'
+import type { Entry, Journal, TaskBehaviour } from './journal.ts'
 import type { Random } from './random.ts'
 
 export interface World {
   readonly holdfast: Holdfast
   readonly journal: Journal
   readonly random: Random
-  /** Names this process among all of its round. */
-  readonly life: string
+  /** Unique among the processes of a round. */
+  readonly processName: string
   readonly now: () => number
   /** How long a claim waits for jobs; 20 ms unless given. */
   readonly waitMs?: number
 }
 
-/** Also has a database of its own, beside or around the queue's. */
+/** A process that also uses the database of the application. */
 export interface AppWorld extends World {
   readonly application: Application
 }
 
-const forEver = { done: Number.POSITIVE_INFINITY, dead: Number.POSITIVE_INFINITY }
+const forever = { done: Number.POSITIVE_INFINITY, dead: Number.POSITIVE_INFINITY }
 const backoff = { base: 20, factor: 1 }
 
 export const attempts = 4
 
-/** The longest lease, delay and backoff: so long may a job keep who drains waiting. */
+/** The longest lease, delay and backoff, so the longest time that a drain waits for one job. */
 export const leaseMaxMs = 500
 
-export const work = defineQueue('work', { attempts, backoff, retain: forEver, onDead: { queue: 'deaths' } })
-/** Where effects put their follow-ups. */
-export const after = defineQueue('after', { attempts: 1_000, backoff, retain: forEver })
-export const deaths = defineQueue('deaths', { retain: forEver, backoff })
-/** Keeps nothing, and is purged now and then. */
-export const litter = defineQueue('litter', { attempts, backoff, retain: { done: 0, dead: 0 } })
+export const work = defineQueue('work', { attempts, backoff, retain: forever, onDead: { queue: 'deaths' } })
+/** The queue of follow-ups. */
+export const after = defineQueue('after', { attempts: 1_000, backoff, retain: forever })
+export const deaths = defineQueue('deaths', { retain: forever, backoff })
+/** Retains nothing, and is purged now and then. */
+export const purgeable = defineQueue('purgeable', { attempts, backoff, retain: { done: 0, dead: 0 } })
 
 export const taskOptions = {
-  ...{ attempts, backoff, retain: forEver },
+  ...{ attempts, backoff, retain: forever },
   ...{ lease: leaseMaxMs, timeout: 2_500, onDead: { queue: 'deaths' } },
 }
 export const tasks = defineQueue<Task>('tasks', taskOptions)
 /** A job for every slot of a schedule. */
-export const ticks = defineQueue('ticks', { attempts: 1_000, backoff, retain: forEver })
-/** A job for every row that was left behind. */
-export const orphans = defineQueue<Labelled>('orphans', { attempts: 1_000, backoff, retain: forEver })
-/** What tasks announce, over HTTP. */
+export const ticks = defineQueue('ticks', { attempts: 1_000, backoff, retain: forever })
+/** A job for every row that the reaper finds. */
+export const orphans = defineQueue<Labelled>('orphans', { attempts: 1_000, backoff, retain: forever })
+/** Webhooks that tasks enqueue. */
 export const calls = defineWebhooks({
   ...{ secret: 'a secret of the torture', allowPrivate: true, queue: 'calls', timeout: '2s' },
-  ...{ attempts: 1_000, backoff, retain: forEver, perHost: 50 },
+  ...{ attempts: 1_000, backoff, retain: forever, perHost: 50 },
 })
 
 const tenant = ({ tenant }: Labelled) => tenant
-/** So many at once, in all processes together. */
-export const narrow = defineQueue<Labelled>('narrow', { attempts, backoff, retain: forEver, limit: { concurrency: 3 } })
-/** So many at once of each tenant. */
+/** A limit on jobs at once, in all processes together. */
+export const narrow = defineQueue<Labelled>('narrow', { attempts, backoff, retain: forever, limit: { concurrency: 3 } })
+/** A limit on jobs at once for each tenant. */
 export const keyed = defineQueue<Labelled>('keyed', {
-  ...{ attempts, backoff, retain: forEver },
+  ...{ attempts, backoff, retain: forever },
   limit: { key: tenant, concurrency: 2 },
 })
-/** So many starts within any stretch of time, in all and of each tenant. */
+/** A rate of starts, for the queue and for each tenant. */
 export const paced = defineQueue<Labelled>('paced', {
-  ...{ attempts, backoff, retain: forEver },
+  ...{ attempts, backoff, retain: forever },
   limit: [{ rate: { count: 12, per: 300 } }, { key: tenant, concurrency: 3, rate: { count: 4, per: 200 } }],
 })
 /** Items of batches that are settled by hand. */
-export const pieces = defineQueue<Labelled>('pieces', { attempts, backoff, retain: forEver })
-/** Where the completion of batches is told. */
-export const completions = defineQueue('completions', { attempts: 1_000, backoff, retain: forEver })
+export const pieces = defineQueue<Labelled>('pieces', { attempts, backoff, retain: forever })
+/** The queue of completions of batches. */
+export const completions = defineQueue('completions', { attempts: 1_000, backoff, retain: forever })
 export const tenants = ['ann', 'bob', 'cleo']
 
 /** Settled by hand. */
-export const byHand = [work, after, deaths, litter] as const
-/** Settled by hand as well, and limited, or items of what is. */
+export const byHand = [work, after, deaths, purgeable] as const
+/** Also settled by hand: queues with a limit, and queues of items and completions of batches. */
 export const limited = [narrow, keyed, paced, pieces, completions] as const
 /** Settled by workers and their handlers. */
 export const byHandlers = [tasks, ticks, orphans, calls.queue] as const
@@ -85,32 +84,32 @@ export const queues = [...byHand, ...limited, ...byHandlers] as const
 export interface Labelled {
   readonly label: string
   readonly kind: string
-  /** What it shares a limit by. */
+  /** Decides its limit key. */
   readonly tenant?: string
 }
 
 export interface Task extends Labelled {
-  readonly deed: Deed
+  readonly behaviour: TaskBehaviour
 }
 
 export function capOf(queue: string): number {
   if ([after, ticks, orphans, calls.queue, completions].some(({ name }) => name === queue)) return 1_000
-  return queue === deaths.name || queue === 'anchor' ? 5 : attempts
+  return queue === deaths.name || queue === 'reserved' ? 5 : attempts
 }
 
 export const tick = { name: 'tick', cron: '* * * * * *', queue: ticks, missed: 'all' } as const
 export const tickMs = 1_000
 
 /** A queue that only this process pauses and resumes. */
-export function valve(life: string) {
-  return defineQueue(`valve-${life}`, { attempts, backoff, retain: forEver })
+export function ownQueue(processName: string) {
+  return defineQueue(`own-${processName}`, { attempts, backoff, retain: forever })
 }
 
-/** A job that lives as long as the round, so that no other may have its id. */
-export const anchor: Entry = {
-  label: 'anchor',
-  kind: 'anchor',
-  queue: 'anchor',
+/** A job that exists for the whole round. So another job with its id is refused. */
+export const reservedJob: Entry = {
+  label: 'reserved',
+  kind: 'reserved',
+  queue: 'reserved',
   attempts,
   priority: 5,
   id: 'ffffffff-ffff-4fff-bfff-ffffffffffff',
@@ -121,8 +120,10 @@ export const counters = ['counter 0', 'counter 1', 'counter 2']
 export const windowMs = 40
 
 /**
- * Tables of the application: one that would take a tag twice; one whose rows wait for a reaper; and one that takes no row at all,
- * which the database minds at the commit only.
+ * Tables of the application:
+ * - `effect` accepts the same tag twice;
+ * - `orphan` has the rows for the reaper;
+ * - `child` accepts no row, but the database refuses it only at the commit.
  */
 export const tables = [
   'create table effect (tag text not null)',
@@ -131,23 +132,23 @@ export const tables = [
   'create table child (tag text references parent deferrable initially deferred)',
 ]
 
-/** Effects that name the settlement they come with: a follow-up, a kv entry and, where possible, a row. */
+/** Effects that carry the tag of their settlement: a follow-up, a key-value entry and, where the store can, a row. */
 export function effectsOf(
   { holdfast, random }: World,
-  { tag, deletes = false, doomed = false }: { tag: string; deletes?: boolean; doomed?: boolean },
+  { tag, deletes = false, hasBadEffect = false }: { tag: string; deletes?: boolean; hasBadEffect?: boolean },
 ): Effects {
   const { sqlEffects } = holdfast.capabilities
-  const failsAtCommit = doomed && sqlEffects && random.chance(0.5)
+  const failsAtCommit = hasBadEffect && sqlEffects && random.chance(0.5)
   return {
     enqueue: [
       { queue: after, payload: { label: tag, kind: 'after' } },
-      ...(doomed && !failsAtCommit
-        ? [{ queue: work, payload: { label: `doomed ${tag}`, kind: 'plain' }, id: anchor.id as string }]
+      ...(hasBadEffect && !failsAtCommit
+        ? [{ queue: work, payload: { label: `refused ${tag}`, kind: 'plain' }, id: reservedJob.id as string }]
         : []),
     ],
     put: [{ key: effectKey(tag), value: tag }],
     delete: deletes ? [beforeKey(tag)] : [],
-    // Written out, because stores write parameters in different ways; tags are letters, digits and dashes.
+    // Tags are written into the statement, because stores write parameters in different ways. They need no escaping.
     sql: [
       ...(sqlEffects ? [{ text: `insert into effect (tag) values ('${tag}')` }] : []),
       ...(failsAtCommit ? [{ text: `insert into child (tag) values ('${tag}')` }] : []),

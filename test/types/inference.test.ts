@@ -1,12 +1,12 @@
-// What the compiler promises. Every line here is checked by `tsc`; a `@ts-expect-error` fails the type check as soon as
-// the line below it is no longer an error. The one test runs the same lines, so that the types are not only said.
+// What the compiler promises. `tsc` checks every line; a `@ts-expect-error` fails the type check as soon as the line below it is
+// no longer an error. The tests also run the same lines.
 
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { z } from 'zod'
 import { defineQueue, type Enqueued, type Lease, open, type Settled } from '../../src/index.ts'
 
-/** Compiles only where the two types are the same. */
+/** Compiles only if the two types are the same. */
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false
 function same<A, B>(_: Same<A, B>): void {}
 
@@ -43,7 +43,7 @@ test('payload and result types are inferred from one definition, at both ends', 
   same<typeof settled, Settled>(true)
 })
 
-test('a claim over several queues gives a lease of each type; a name alone gives unknown', async () => {
+test('a claim over several queues returns a lease of each type; a name alone gives unknown', async () => {
   await using holdfast = await open('sqlite::memory:')
   await holdfast.queue(plain).enqueue({ n: 1 })
   const both = await holdfast.claim([plain, welcome], { max: 2 })
@@ -59,7 +59,7 @@ test('a claim over several queues gives a lease of each type; a name alone gives
   same<(typeof all)[number]['job']['payload'], unknown>(true)
 })
 
-test('a queue without a schema takes anything; one typed by hand takes what it says', async () => {
+test('a queue without a schema accepts anything; one with a type parameter accepts that type', async () => {
   await using holdfast = await open('sqlite::memory:')
   await holdfast.queue(tick).enqueue({ anything: ['goes'] })
   await holdfast.queue(plain).enqueue({ n: 1 })

@@ -1,15 +1,15 @@
-// What the compiler promises of limits, batches and inboxes. The one test runs the same lines.
+// What the compiler promises of limits, batches and inboxes. The tests also run the same lines.
 
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { z } from 'zod'
 import { type Batch, type BatchProgress, defineQueue, open, type Pickup } from '../../src/index.ts'
 
-/** Compiles only where the two types are the same. */
+/** Compiles only if the two types are the same. */
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false
 function same<A, B>(_: Same<A, B>): void {}
 
-test('the key of a limit gets what enqueue takes', async () => {
+test('the key function of a limit gets the input type of enqueue', async () => {
   const crawl = defineQueue('crawl', {
     payload: z.object({ host: z.string(), at: z.string().transform((text) => new Date(text)) }),
     limit: {
@@ -34,16 +34,18 @@ test('the key of a limit gets what enqueue takes', async () => {
   assert.equal((await holdfast.stats()).ready, 2)
 })
 
-test('batches and inboxes say what they are', async () => {
+test('batches and inboxes are typed', async () => {
   await using holdfast = await open('sqlite::memory:')
-  const batch = await holdfast.batch({ name: 'b', onComplete: { queue: 'told' } }, [{ queue: 'mail', payload: 1 }])
+  const batch = await holdfast.batch({ name: 'b', onComplete: { queue: 'completions' } }, [
+    { queue: 'mail', payload: 1 },
+  ])
   same<typeof batch, Batch>(true)
   const progress = await batch.progress()
   same<typeof progress, BatchProgress>(true)
   // @ts-expect-error: an item names its queue
   await assert.rejects(holdfast.batch({ name: 'b' }, [{ payload: 1 }]))
-  // @ts-expect-error: a completion is told in every round, so it has no id of its own
-  await assert.rejects(holdfast.batch({ name: 'b', onComplete: { queue: 'told', id: 'x' } }))
+  // @ts-expect-error: every round enqueues a completion, so it has no id of its own
+  await assert.rejects(holdfast.batch({ name: 'b', onComplete: { queue: 'completions', id: 'x' } }))
   for await (const pickup of holdfast.inbox<{ text: string }>('extracted')) {
     same<typeof pickup, Pickup<{ text: string }>>(true)
   }

@@ -12,11 +12,11 @@ test('the payload of a schedule is that of its queue', async () => {
   // @ts-expect-error: n is a number (nothing checks it at run time without a schema)
   await holdfast.schedule('b', { cron: '@daily', queue: plain, payload: { n: 'x' } })
   await holdfast.schedule('c', { cron: '@daily', queue: 'by-name', payload: ['anything'] })
-  // @ts-expect-error: a slot says when
+  // @ts-expect-error: a schedule needs a time
   await assert.rejects(holdfast.schedule('d', { cron: '@daily', queue: plain, runAt: 1 }))
 })
 
-test('a webhook is a call and nothing else; its handler fits its queue', async () => {
+test('the payload of a webhook is a call; its handler fits its queue', async () => {
   await using holdfast = await open('sqlite::memory:')
   const webhooks = defineWebhooks({ secret: 'x' })
   const call = webhooks.call('https://example.org/', {})
@@ -26,7 +26,7 @@ test('a webhook is a call and nothing else; its handler fits its queue', async (
   await using _ = holdfast.work([[webhooks.queue, webhooks.handler]])
 })
 
-test('a reaper is given its own rows, and asks for a dedup key', async () => {
+test('a reaper gets its own rows, and requires a dedup key', async () => {
   await using holdfast = await open('sqlite::memory:')
   const find = async () => [{ id: 1 }]
   const dedup = { key: 'k' }

@@ -1,4 +1,4 @@
-// What the compiler promises to whoever tests handlers; see work.test.ts for how.
+// What the compiler promises to tests of handlers. See work.test.ts for the method.
 
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
@@ -15,7 +15,7 @@ import {
   type WaitingJob,
 } from '../../src/testing/index.ts'
 
-/** Compiles only where the two types are the same. */
+/** Compiles only if the two types are the same. */
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false
 function same<A, B>(_: Same<A, B>): void {}
 
@@ -32,7 +32,7 @@ const visit = { guest: { name: 'Ann', age: 40 }, at: '2031-01-01T00:00:00Z' }
 type VisitIn = { guest: { name: string; age: number }; at: string }
 type VisitOut = { guest: { name: string; age: number }; at: Date }
 
-test('drain infers each pair by itself', async () => {
+test('drain infers each pair separately', async () => {
   const { holdfast } = await openInMemory()
   const report = await drain(holdfast, [
     [
@@ -53,7 +53,7 @@ test('drain infers each pair by itself', async () => {
   await holdfast.close()
 })
 
-test('runOnce answers with the types of the queue', async () => {
+test('runOnce returns the types of the queue', async () => {
   const { holdfast } = await openInMemory()
   await holdfast.queue(visits).enqueueMany([{ payload: visit }, { payload: visit }])
   const run = await runOnce(holdfast, visits, ({ payload }) => ({ seen: payload.guest.age > 3 }))
@@ -66,7 +66,7 @@ test('runOnce answers with the types of the queue', async () => {
   await holdfast.close()
 })
 
-test('expectEnqueued takes part of what went in, and answers all of it', async () => {
+test('expectEnqueued accepts a part of the payload, and returns all of it', async () => {
   const { holdfast } = await openInMemory()
   await holdfast.queue(visits).enqueue(visit)
   const [first] = await expectEnqueued(holdfast, visits, { payload: { guest: { name: 'Ann' } } })
@@ -81,7 +81,7 @@ test('expectEnqueued takes part of what went in, and answers all of it', async (
   await holdfast.close()
 })
 
-test('handlerJob takes what goes in, and is what the handler gets', () => {
+test('handlerJob accepts the input type, and is the job that the handler gets', () => {
   const job = handlerJob(visits, visit)
   same<typeof job, HandlerJob<VisitOut, { seen: boolean }>>(true)
   assert.equal(job.payload.at.getUTCFullYear(), 2031)

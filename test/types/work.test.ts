@@ -1,5 +1,5 @@
-// What the compiler promises to whoever writes handlers. Every line is checked by `tsc`; a `@ts-expect-error` fails the type
-// check as soon as the line below it is no longer an error. No worker is started: the handlers are only written down.
+// What the compiler promises to authors of handlers. `tsc` checks every line; a `@ts-expect-error` fails the type check as soon
+// as the line below it is no longer an error. No worker is started: the handlers are only declared.
 
 import { test } from 'node:test'
 import { z } from 'zod'
@@ -14,7 +14,7 @@ import {
 } from '../../src/index.ts'
 import { handlerJob } from '../../src/testing/index.ts'
 
-/** Compiles only where the two types are the same. */
+/** Compiles only if the two types are the same. */
 type Same<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false
 function same<A, B>(_: Same<A, B>): void {}
 
@@ -88,13 +88,13 @@ function severalQueues(holdfast: Holdfast): void {
     { concurrency: 20 },
   )
 
-  // Those written elsewhere fit too.
+  // Handlers that are declared elsewhere fit too.
   const handler: Handler<WelcomeOut, WelcomeResult> = ({ payload }) => ({ sent: payload.userId })
   const pair: Pair<typeof plain> = [plain, ({ payload }) => String(payload.n)]
   holdfast.work([[welcome, handler], pair])
 
   holdfast.work([
-    // @ts-expect-error: each pair is checked by itself: n is a number
+    // @ts-expect-error: each pair is checked separately: n is a number
     [plain, (job) => job.payload.n.length],
     [welcome, (job) => void job.payload.at.getTime()],
   ])
@@ -130,17 +130,17 @@ function insideHandlers(job: Job<WelcomeOut, WelcomeResult>): Fate<WelcomeResult
   job.effects.enqueue(plain, { n: 'one' })
   // @ts-expect-error: what goes in is text
   job.effects.enqueue(welcome, { userId: 'u1', at: new Date() })
-  // @ts-expect-error: effects land with the settlement, not in a transaction of one's own
+  // @ts-expect-error: effects are written with the settlement, not in a transaction of the caller
   job.effects.enqueue(plain, { n: 1 }, { tx: {} })
   // @ts-expect-error: sent is a text
   job.outcome('saved', { sent: 1 })
   return job.outcome('saved', { sent: 'yes' })
 }
 
-test('what handlers get and may answer is inferred', () => {
-  const nobody = { work: () => undefined, queue: () => undefined } as unknown as Holdfast
-  oneQueue(nobody)
-  severalQueues(nobody)
-  otherNames(nobody)
+test('what handlers get and may return is inferred', () => {
+  const inert = { work: () => undefined, queue: () => undefined } as unknown as Holdfast
+  oneQueue(inert)
+  severalQueues(inert)
+  otherNames(inert)
   insideHandlers(handlerJob(welcome, { userId: 'u1', at: '2030-01-01' }))
 })

@@ -1,4 +1,4 @@
-// Where webhooks may go: by address, by name after it was resolved, and by what is allowed.
+// Where webhooks may connect: by address, by name after it was resolved, and by the allow list.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { createServer } from 'node:http'
@@ -26,7 +26,7 @@ test('private, loopback, link-local, multicast, unspecified, mapped, tunnelled a
   for (const address of refused) assert.equal(isPublicAddress(address), false, address)
 })
 
-test('an address in the URL is refused however it is written', () => {
+test('a private address in the URL is refused in every notation', () => {
   const safeConnect = new SafeConnect(rules({}))
   for (const host of ['127.1', '0x7f.0.0.1', '2130706433', '[::1]', '[::ffff:127.0.0.1]', '0', '169.254.169.254']) {
     assert.throws(
@@ -41,7 +41,7 @@ test('an address in the URL is refused however it is written', () => {
 test('a name is resolved once, and the connection goes to the address that was checked', async () => {
   await using server = await listening()
   let asked = 0
-  // The first answer is let through; who asks again is told something else, as in DNS rebinding.
+  // The first answer is allowed. A second lookup would get another answer, as in DNS rebinding.
   const resolve: ConnectRules['resolve'] = (_name, _options, answer) => {
     asked += 1
     answer(null, [{ address: asked === 1 ? '127.0.0.1' : '169.254.169.254', family: 4 }])
@@ -51,7 +51,7 @@ test('a name is resolved once, and the connection goes to the address that was c
   assert.deepEqual([answered.status, asked], [200, 1])
 })
 
-test('a name that stands for what is not public is refused, and nothing is sent', async () => {
+test('a name that resolves to a private address is refused, and nothing is sent', async () => {
   await using server = await listening()
   const resolve: ConnectRules['resolve'] = (_name, _options, answer) =>
     answer(null, [
@@ -77,7 +77,7 @@ test('of several addresses only the public ones are called', () => {
   })
 })
 
-test('an allow list takes names, addresses and networks, and refuses what is none', () => {
+test('an allow list accepts names, addresses and networks, and refuses other texts', () => {
   const allow = new AllowList(['Hooks.internal', '10.1.2.3', '192.168.7.0/24', 'fd00::/8'])
   assert.ok(allow.allowsName('hooks.INTERNAL'))
   for (const address of ['10.1.2.3', '192.168.7.9', 'fd12::1']) assert.ok(allow.allowsAddress(address), address)

@@ -10,7 +10,7 @@ import { defineWebhooks, open, verifyWebhook, type Webhooks, type WebhooksOption
 import { Program } from '../sqlite/process.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 
-test('a 2xx is done: signed, with the id of the job, and the beginning of the answer as its result', async () => {
+test('a delivery with a 2xx is done: it is signed, has the id of the job, and its result is the beginning of the answer', async () => {
   await using world = await setup((_, response) => response.writeHead(201).end('x'.repeat(5_000)))
   const { id } = await world.hooks.enqueue(world.holdfast, world.url, { total: 7 }, { headers: { 'x-shop': 'a' } })
   const result = await world.holdfast.result<{ status: number; body: string }>(id)
@@ -21,7 +21,7 @@ test('a 2xx is done: signed, with the id of the job, and the beginning of the an
   assert.equal(verifyWebhook({ secret: 's1', headers: call?.headers ?? {}, body: call?.body ?? '' })?.id, id)
 })
 
-test('as an effect it is sent exactly when what it announces is settled', async () => {
+test('as an effect a webhook is sent exactly if the job that it announces is settled', async () => {
   await using world = await setup((_, response) => response.end())
   const orders = world.holdfast.queue('orders')
   await orders.enqueue({ order: 1 })
@@ -42,7 +42,7 @@ test('as an effect it is sent exactly when what it announces is settled', async 
   )
 })
 
-test('5xx, 408, 429 and no answer are tried again; Retry-After says when', async () => {
+test('5xx, 408, 429 and no answer are retried; Retry-After sets the time', async () => {
   const answers = [
     (response: ServerResponse) => response.writeHead(503).end('busy'),
     (response: ServerResponse) => response.writeHead(408).end(),
@@ -65,7 +65,7 @@ test('5xx, 408, 429 and no answer are tried again; Retry-After says when', async
   assert.ok(world.calls.every(({ headers }) => headers['holdfast-id'] === id))
 })
 
-test('every delivery is told, with what came of it', async () => {
+test('every delivery emits an event with its outcome', async () => {
   const answers = [
     (response: ServerResponse) => response.writeHead(503).end('busy'),
     (response: ServerResponse) => response.destroy(),
@@ -73,17 +73,17 @@ test('every delivery is told, with what came of it', async () => {
     (response: ServerResponse) => response.writeHead(404).end(),
   ]
   await using world = await setup((_, response) => answers.shift()?.(response))
-  const told: unknown[] = []
+  const emitted: unknown[] = []
   world.holdfast.on('delivery.ended', ({ id, host, status, outcome, attempt, durationMs }) => {
     assert.ok(durationMs > 0 && durationMs < 10_000)
-    told.push([id, host, attempt, status, outcome])
+    emitted.push([id, host, attempt, status, outcome])
   })
   const delivered = await world.hooks.enqueue(world.holdfast, world.url, 'plain')
   await world.holdfast.result(delivered.id)
   const refused = await world.hooks.enqueue(world.holdfast, world.url, 'plain')
   await assert.rejects(world.holdfast.result(refused.id))
   const { host } = new URL(world.url)
-  assert.deepEqual(told, [
+  assert.deepEqual(emitted, [
     [delivered.id, host, 1, 503, 'retry'],
     [delivered.id, host, 2, null, 'retry'],
     [delivered.id, host, 3, 204, 'done'],
@@ -102,7 +102,7 @@ test('Retry-After is capped', async () => {
   assert.equal(world.calls.length, 2)
 })
 
-test('any other answer is dead at once', async () => {
+test('any other answer makes the job dead at once', async () => {
   for (const status of [400, 401, 404, 410, 301, 302, 304]) {
     await using world = await setup((_, response) => response.writeHead(status, { location: '/elsewhere' }).end('no'))
     const { id } = await world.hooks.enqueue(world.holdfast, world.url, {})
@@ -138,7 +138,7 @@ test('307 and 308 are followed three times, own headers stay with their host, an
   await assert.rejects(world.holdfast.result((await to('/tls')).id), { message: /another scheme is not followed/ })
 })
 
-test('what is not public is refused, at first and behind a redirect', async () => {
+test('a private address is refused, in the call and in a redirect', async () => {
   await using inside = await setup((_, response) => response.end('secret'))
   await using world = await setup((_, response) => response.writeHead(308, { location: inside.url }).end(), {
     allowPrivate: false,
@@ -151,7 +151,7 @@ test('what is not public is refused, at first and behind a redirect', async () =
   assert.deepEqual([world.calls.length, inside.calls.length], [1, 0])
 })
 
-test('a receiver that does not answer in time is tried again', async () => {
+test('a call without an answer in time is retried', async () => {
   let answered = 0
   await using world = await setup((_, response) => (answered++ === 0 ? undefined : response.end()), {
     timeout: '200ms',
@@ -162,7 +162,7 @@ test('a receiver that does not answer in time is tried again', async () => {
   assert.match(job?.history[0]?.error?.message ?? '', /did not answer within 200 ms/)
 })
 
-test('no more calls than allowed go to one host at a time', async () => {
+test('no more calls than allowed are made to one host at a time', async () => {
   let now = 0
   let most = 0
   const answer = async (_: IncomingMessage, response: ServerResponse) => {
@@ -177,7 +177,7 @@ test('no more calls than allowed go to one host at a time', async () => {
   assert.equal(most, 2)
 })
 
-test('who finds no place at a slow host is put off without cost', async () => {
+test('a call that finds no free slot at a slow host is snoozed, which costs no attempt', async () => {
   const slow: ServerResponse[] = []
   await using world = await setup((_, response) => slow.push(response), { perHost: 1 })
   const snoozed = new Promise<{ id: string }>((resolve) => void world.holdfast.on('job.snoozed', resolve))
@@ -189,14 +189,14 @@ test('who finds no place at a slow host is put off without cost', async () => {
   for (const response of slow) response.end()
 })
 
-test('a worker that is killed after the call was delivered leaves it to be delivered again, under the same id', async () => {
+test('if a worker is killed after a delivery, the call is delivered again, with the same id', async () => {
   await using scratch = await scratchDirectory()
   const store = `sqlite:${join(scratch.path, 'jobs.db')}`
   let victim: Program | null = null
   await using world = await setup(
     (_, response) => {
       if (!victim) return response.end()
-      victim.kill('SIGKILL') // it was delivered, and nobody is left to say so
+      victim.kill('SIGKILL') // delivered, and the worker cannot settle it any more
       victim = null
       return undefined
     },
@@ -242,7 +242,7 @@ test('bad options and calls are refused', async () => {
   }
 })
 
-test('what somebody else put into the queue and is no call dies alone', async () => {
+test('a job in the queue that is not a call becomes dead, and disturbs no other', async () => {
   await using world = await setup((_, response) => response.end())
   const { id } = await world.holdfast.queue(world.hooks.queue.name).enqueue({ url: 'file:///etc/passwd' })
   await assert.rejects(world.holdfast.result(id), { code: 'JOB_DEAD', message: /http or https/ })

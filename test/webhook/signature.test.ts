@@ -1,6 +1,6 @@
 // What a receiver can rely on.
 //
-//   HOLDFAST_SIGNATURE_SEED=1 npm test -- test/webhook/signature.test.ts      draws what seed 1 draws
+//   HOLDFAST_SIGNATURE_SEED=1 npm test -- test/webhook/signature.test.ts      replays the cases of seed 1
 import assert from 'node:assert/strict'
 import { createHmac } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -17,7 +17,7 @@ const seed = Number(process.env['HOLDFAST_SIGNATURE_SEED'] ?? Date.now() % 0x7ff
 const body = '{"total":7}'
 const id = '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'
 
-test('what was signed is verified, also by plain HMAC', () => {
+test('a signed call is verified, also by plain HMAC', () => {
   const headers = signatureHeaders(id, body, ['s1'], Date.now())
   assert.equal(verifyWebhook({ secret: 's1', headers, body })?.id, id)
   assert.equal(verifyWebhook({ secret: 's1', headers: new Headers(headers), body: Buffer.from(body) })?.id, id)
@@ -25,7 +25,7 @@ test('what was signed is verified, also by plain HMAC', () => {
   assert.equal(headers['holdfast-signature'], `v1=${plain}`)
 })
 
-test('while secrets are being changed either side may be first', () => {
+test('during a change of secrets either side may change first', () => {
   const both = signatureHeaders(id, body, ['new', 'old'], Date.now())
   for (const secret of ['new', 'old', ['other', 'old']]) assert.ok(verifyWebhook({ secret, headers: both, body }))
   const old = signatureHeaders(id, body, ['old'], Date.now())
@@ -33,7 +33,7 @@ test('while secrets are being changed either side may be first', () => {
   assert.equal(verifyWebhook({ secret: 'new', headers: old, body }), null)
 })
 
-test('what was changed on its way, is too old, from the future, or is not signed at all is not', () => {
+test('a call that was changed, is too old, is from the future, or has no signature is not verified', () => {
   const headers = signatureHeaders(id, body, ['s1'], Date.now())
   const fails = (changed: object, text = body) =>
     assert.equal(verifyWebhook({ secret: 's1', headers: { ...headers, ...changed }, body: text }), null)
@@ -57,7 +57,7 @@ test('what was changed on its way, is too old, from the future, or is not signed
   }
 })
 
-test('no other id, time and body that the same bytes can be read as is verified', (t) => {
+test('no other split of the same bytes into id, time and body is verified', (t) => {
   t.diagnostic(`HOLDFAST_SIGNATURE_SEED=${seed}`)
   const dotted = fc.array(fc.oneof(fc.constant(id), fc.string({ maxLength: 8 }), fc.nat().map(String)), {
     maxLength: 6,
@@ -87,7 +87,7 @@ test('no other id, time and body that the same bytes can be read as is verified'
   )
 })
 
-test('what the guide tells receivers to do verifies the same, and refuses the same', async (t) => {
+test('the code in the guide for receivers accepts and refuses the same calls', async (t) => {
   t.diagnostic(`HOLDFAST_SIGNATURE_SEED=${seed}`)
   await using scratch = await scratchDirectory()
   const guide = readFileSync(join(root, 'docs/guides/webhooks.md'), 'utf8')
@@ -134,7 +134,7 @@ test('no other id, no other time and no other body is verified', (t) => {
   )
 })
 
-test('an id that is no id of a job is neither signed nor verified', () => {
+test('an id that is not a job id is neither signed nor verified', () => {
   const bad = ['', 'x', `${id}.`, `${id}.{"to"`, id.toUpperCase(), ` ${id}`, `${id}, ${id}`, `{${id}}`]
   for (const odd of bad) {
     assert.throws(() => signatureHeaders(odd, body, ['s1'], Date.now()), /id/)
@@ -156,7 +156,7 @@ function splitsOf(signed: string) {
   )
 }
 
-test('a missing secret is an error, and its message never shows one', () => {
+test('a missing secret is an error, and no message shows a secret', () => {
   for (const secret of ['', [], undefined, ['good', ''], 'x'.repeat(2_000)]) {
     assert.throws(
       () => verifyWebhook({ secret: secret as string, headers: {}, body }),

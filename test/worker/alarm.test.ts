@@ -6,21 +6,21 @@ import { VirtualTimers } from '../../src/testing/virtual-timers.ts'
 
 function setup() {
   const timers = new VirtualTimers()
-  const rings: number[] = []
-  const alarm = new Alarm(timers, () => rings.push(timers.now()))
-  return { timers, rings, alarm, advance: (ms: number) => timers.advance(ms, () => {}) }
+  const calls: number[] = []
+  const alarm = new Alarm(timers, () => calls.push(timers.now()))
+  return { timers, calls, alarm, advance: (ms: number) => timers.advance(ms, () => {}) }
 }
 
-test('it rings once, at the earliest time anybody asked for', () => {
-  const { rings, alarm, advance } = setup()
+test('an alarm calls once, at the earliest time that was asked for', () => {
+  const { calls, alarm, advance } = setup()
   alarm.by(30)
   alarm.by(10)
   alarm.by(20)
   advance(100)
-  assert.deepEqual(rings, [10])
+  assert.deepEqual(calls, [10])
 })
 
-test('who asks for a later time, or for never, changes nothing and sets no timer', () => {
+test('asking for a later time, or for never, changes nothing and sets no timer', () => {
   const { timers, alarm } = setup()
   alarm.by(Number.POSITIVE_INFINITY)
   assert.equal(timers.nextAt, null)
@@ -30,42 +30,42 @@ test('who asks for a later time, or for never, changes nothing and sets no timer
   assert.equal(timers.nextAt, 10)
 })
 
-test('once it has rung it can be asked again, also by whom it rings for', () => {
+test('after its call an alarm can be set again, also from inside the call', () => {
   const timers = new VirtualTimers()
-  const rings: number[] = []
+  const calls: number[] = []
   const alarm = new Alarm(timers, () => {
-    rings.push(timers.now())
-    if (rings.length < 3) alarm.by(timers.now() + 5)
+    calls.push(timers.now())
+    if (calls.length < 3) alarm.by(timers.now() + 5)
   })
   alarm.by(5)
   timers.advance(100, () => {})
-  assert.deepEqual(rings, [5, 10, 15])
+  assert.deepEqual(calls, [5, 10, 15])
 })
 
-test('a time that is over rings in the next turn of the event loop, not in the middle of the call', async () => {
-  const { rings, alarm, advance } = setup()
+test('a time in the past calls in the next turn of the event loop, not during `by`', async () => {
+  const { calls, alarm, advance } = setup()
   advance(100)
   alarm.by(50)
-  assert.deepEqual(rings, [])
+  assert.deepEqual(calls, [])
   await new Promise((resolve) => setImmediate(resolve))
-  assert.deepEqual(rings, [100])
+  assert.deepEqual(calls, [100])
 })
 
-test('stopped, it forgets what it was asked for, and may be asked anew', () => {
-  const { rings, alarm, advance } = setup()
+test('a stopped alarm does not call, and can be set again', () => {
+  const { calls, alarm, advance } = setup()
   alarm.by(10)
   alarm.stop()
   advance(20)
   alarm.by(30)
   advance(20)
-  assert.deepEqual(rings, [30])
+  assert.deepEqual(calls, [30])
 })
 
-test('a time further off than a timer can wait does not ring at once', async () => {
-  let rings = 0
-  const alarm = new Alarm(systemTimers, () => rings++)
+test('a time that is further away than a timer can wait does not call at once', async () => {
+  let calls = 0
+  const alarm = new Alarm(systemTimers, () => calls++)
   alarm.by(systemTimers.now() + 2 ** 40)
   await new Promise((resolve) => setTimeout(resolve, 5))
   alarm.stop()
-  assert.equal(rings, 0)
+  assert.equal(calls, 0)
 })

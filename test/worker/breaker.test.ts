@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { isHoldfastError } from '../../src/errors.ts'
 import { Breaker, BreakerTripped } from '../../src/worker/breaker.ts'
 
-test('as many failures in a row as it allows trip it, and its signal says how many and what the last one was', () => {
+test('the given number of failures in a row trips the breaker, and its signal has that number and the last error', () => {
   const breaker = new Breaker({ failures: 3 })
   const { signal } = breaker
   const last = new Error('no answer')
@@ -16,7 +16,7 @@ test('as many failures in a row as it allows trip it, and its signal says how ma
   assert.throws(() => breaker.throwIfTripped(), BreakerTripped)
 })
 
-test('ten unless it is told otherwise, and never where that is 0', () => {
+test('ten failures trip it unless another number is given, and 0 means never', () => {
   const failuresUntilTripped = (breaker: Breaker) => {
     for (let count = 1; count <= 1_000; count++) if (breaker.failure('again')) return count
     return 'never'
@@ -26,7 +26,7 @@ test('ten unless it is told otherwise, and never where that is 0', () => {
   assert.equal(failuresUntilTripped(new Breaker({ failures: 0 })), 'never')
 })
 
-test('one success starts the count anew, but does not mend what has tripped', () => {
+test('one success starts the count again, but does not reset a tripped breaker', () => {
   const breaker = new Breaker({ failures: 2 })
   for (let round = 0; round < 5; round++) {
     assert.equal(breaker.failure('now and then'), false)
@@ -39,7 +39,7 @@ test('one success starts the count anew, but does not mend what has tripped', ()
   assert.deepEqual([breaker.isTripped, breaker.failuresInARow], [true, 2])
 })
 
-test('run hands on what was returned or thrown, until the failure that trips; then nothing is called any more', async () => {
+test('run returns or throws what the call did, until a failure trips the breaker; then it calls nothing any more', async () => {
   const breaker = new Breaker({ failures: 2 })
   assert.equal(await breaker.run(() => 7), 7)
   const error = new Error('gone')
@@ -56,7 +56,7 @@ test('run hands on what was returned or thrown, until the failure that trips; th
   assert.equal(wasCalled, false)
 })
 
-test('those that run when it trips are aborted, and end as tripped too', async () => {
+test('calls that run when the breaker trips are aborted, and reject with BreakerTripped too', async () => {
   const breaker = new Breaker({ failures: 1 })
   const running = breaker.run(
     (signal) => new Promise((_, reject) => signal.addEventListener('abort', () => reject(new Error('aborted')))),
@@ -65,7 +65,7 @@ test('those that run when it trips are aborted, and end as tripped too', async (
   await assert.rejects(running, (thrown) => thrown instanceof BreakerTripped && thrown.cause === 'from elsewhere')
 })
 
-test('after a reset it counts from nothing, and what began before does not count', async () => {
+test('after a reset the count starts at 0, and calls that began before do not count', async () => {
   const breaker = new Breaker({ failures: 1 })
   const { promise, reject } = Promise.withResolvers<never>()
   const old = breaker.run(() => promise)
@@ -78,7 +78,7 @@ test('after a reset it counts from nothing, and what began before does not count
   assert.equal(breaker.isTripped, false)
 })
 
-test('whatever is thrown can be the last error', () => {
+test('any thrown value can be the last error', () => {
   for (const thrown of [undefined, null, Object.create(null), Symbol('s'), { toString: null }]) {
     const breaker = new Breaker({ failures: 1 })
     assert.equal(breaker.failure(thrown), true)
@@ -86,7 +86,7 @@ test('whatever is thrown can be the last error', () => {
   }
 })
 
-test('what is no number of failures is refused', () => {
+test('an invalid number of failures is refused', () => {
   for (const failures of [-1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, '3']) {
     const make = () => new Breaker({ failures: failures as number })
     assert.throws(make, (error) => isHoldfastError(error, 'INVALID_OPTION'))

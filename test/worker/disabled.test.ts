@@ -1,4 +1,4 @@
-// HOLDFAST_DISABLE switches off what runs in the background, and nothing else.
+// HOLDFAST_DISABLE switches off background loops, and nothing else.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { isDisabled } from '../../src/runtime/kill-switch.ts'
@@ -16,17 +16,17 @@ function disable(loops: string): Disposable {
   }
 }
 
-test('loops are named one by one, with or without blanks', () => {
+test('loops are named in a list with commas, with or without blanks', () => {
   using _ = disable('sweep, work')
   assert.deepEqual([isDisabled('sweep'), isDisabled('work'), isDisabled('schedule')], [true, true, false])
 })
 
-test('nothing is switched off by nothing', () => {
+test('an empty value switches nothing off', () => {
   using _ = disable('')
   assert.deepEqual([isDisabled('sweep'), isDisabled('work'), isDisabled('schedule')], [false, false, false])
 })
 
-test('a name that is none is refused by open, whatever else is named', async () => {
+test('open refuses an unknown name, also beside known ones', async () => {
   for (const loops of ['sweeps', 'sweep,shedule', 'all', 'Work']) {
     using _ = disable(loops)
     await assert.rejects(openInMemory(), { code: 'INVALID_OPTION', message: /HOLDFAST_DISABLE takes sweep, schedule/ })
@@ -35,7 +35,7 @@ test('a name that is none is refused by open, whatever else is named', async () 
   await (await openInMemory()).holdfast.close()
 })
 
-test('a worker that is switched off says so, takes nothing, and stops when it is told to', async () => {
+test('a worker that is switched off says so in its health, claims nothing, and can be stopped', async () => {
   using _ = disable('work')
   const { holdfast } = await openInMemory()
   await holdfast.queue('mail').enqueue({})
@@ -48,7 +48,14 @@ test('a worker that is switched off says so, takes nothing, and stops when it is
   await holdfast.close()
 })
 
-test('without the sweep a worker works on, due jobs stay where they are, and a sweep by hand brings them', async () => {
+test('a worker that is switched off and stopped before it has begun stops', async () => {
+  using _ = disable('work')
+  const { holdfast } = await openInMemory()
+  await holdfast.work('mail', () => assert.fail('nothing is to run')).stop()
+  await holdfast.close()
+})
+
+test('without the sweep a worker works on, due jobs stay scheduled, and a sweep by hand makes them ready', async () => {
   using _ = disable('sweep')
   const { holdfast, clock } = await openInMemory()
   await holdfast.queue('mail').enqueueMany([{ payload: 'now' }, { payload: 'later', delay: '1m' }])
@@ -66,7 +73,7 @@ test('without the sweep a worker works on, due jobs stay where they are, and a s
   await holdfast.close()
 })
 
-test('drain says why it runs nothing', async () => {
+test('drain rejects while work is switched off', async () => {
   using _ = disable('work')
   const { holdfast } = await openInMemory()
   await assert.rejects(drain(holdfast, [['mail', () => undefined]]), { code: 'INVALID_STATE' })

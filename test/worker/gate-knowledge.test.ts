@@ -1,4 +1,4 @@
-// What a gate knows without asking: when it reads, whom it believes, and what it tells.
+// What a gate knows without a call to the store: when it reads, which answers it uses, and which events it emits.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { isHoldfastError } from '../../src/errors.ts'
@@ -8,16 +8,16 @@ import type { KvEntry, KvWrite } from '../../src/store/store.ts'
 import { Gate, type GateOptions } from '../../src/worker/gate/gate.ts'
 import { GateClosed } from '../../src/worker/gate/gate-closed.ts'
 
-/** A key-value store of one key, whose answers can be kept back or fail. */
+/** A key-value store of one key, whose answers can be delayed or fail. */
 function setup(options: GateOptions = { poll: '1h' }) {
   const events = new Events()
-  const told: [string, unknown][] = []
-  events.onAll((name, event) => told.push([name, event]))
+  const emitted: [string, unknown][] = []
+  events.onAll((name, event) => emitted.push([name, event]))
   const store = {
     entry: null as KvEntry | null,
     reads: 0,
     isDown: false,
-    /** What a read waits for between its look at the entry and its answer. */
+    /** What a read waits for after it has read the entry and before it answers. */
     readsBack: Promise.resolve() as Promise<void>,
     lastRead: Promise.withResolvers<void>(),
     put(value: unknown) {
@@ -43,12 +43,12 @@ function setup(options: GateOptions = { poll: '1h' }) {
     scan: async () => ({ entries: [], next: null }),
   })
   const gate = new Gate({ kv, events }, 'login', options)
-  return { gate, store, events, told }
+  return { gate, store, events, emitted }
 }
 
 const closed = { open: false, reason: 'expired', closedAt: 0, by: 'w1', generation: 0 }
 
-test('an open gate costs one read, however often it is passed; before that nothing is read or known', async () => {
+test('an open gate costs one read, however often it is passed; before the first use nothing is read', async () => {
   const { gate, store } = setup()
   assert.deepEqual([gate.isOpen, store.reads], [false, 0])
   for (let n = 0; n < 1_000; n++) await gate.whenOpen()
@@ -57,26 +57,26 @@ test('an open gate costs one read, however often it is passed; before that nothi
   gate.stop()
 })
 
-test('a change from elsewhere is known after a poll, and told once', async () => {
-  const { gate, store, events, told } = setup({ poll: '10ms' })
+test('a change by another process is known after a poll, and emitted once', async () => {
+  const { gate, store, events, emitted } = setup({ poll: '10ms' })
   await gate.watch()
-  const closing = heard(events, 'gate.closed')
+  const closing = nextEvent(events, 'gate.closed')
   store.put(closed)
   assert.deepEqual(await closing, { gate: 'login', reason: 'expired' })
   assert.equal(gate.isOpen, false)
-  const opening = heard(events, 'gate.opened')
+  const opening = nextEvent(events, 'gate.opened')
   const entering = gate.whenOpen()
   store.put({ open: true })
   assert.ok((await opening).closedMs > 0)
   await entering
   assert.deepEqual(
-    told.map(([name]) => name),
+    emitted.map(([name]) => name),
     ['gate.closed', 'gate.opened'],
   )
   gate.stop()
 })
 
-test('what was read once, or before the watch ended, is not taken for open: whoever needs to know has it watched', async () => {
+test('a gate that is not watched does not count as open, whatever was read before; whenOpen watches it', async () => {
   const { gate, store } = setup()
   await gate.close('before the work begins')
   await gate.open()
@@ -95,18 +95,18 @@ test('what was read once, or before the watch ended, is not taken for open: whoe
   gate.stop()
 })
 
-test('a gate found closed is told; one found open is not', async () => {
+test('the first read emits an event if the gate is closed, and none if it is open', async () => {
   const open = setup()
   await open.gate.state()
-  assert.deepEqual(open.told, [])
+  assert.deepEqual(open.emitted, [])
   const shut = setup()
   shut.store.put(closed)
   await shut.gate.state()
   await shut.gate.state()
-  assert.deepEqual(shut.told, [['gate.closed', { gate: 'login', reason: 'expired' }]])
+  assert.deepEqual(shut.emitted, [['gate.closed', { gate: 'login', reason: 'expired' }]])
 })
 
-test('it is read no more once it is stopped, except for those who wait', async () => {
+test('after stop the gate is read no more, unless a call waits for it', async () => {
   const { gate, store } = setup({ poll: '10ms' })
   store.put(closed)
   const entering = gate.whenOpen()
@@ -120,12 +120,12 @@ test('it is read no more once it is stopped, except for those who wait', async (
   await new Promise((resolve) => setTimeout(resolve, 50))
   assert.equal(store.reads, reads)
   await gate.whenOpen()
-  assert.equal(store.reads, reads + 1, 'whoever comes then has it read anew')
+  assert.equal(store.reads, reads + 1, 'the next call reads it again')
   gate.stop()
 })
 
-test('while the store is down the last known state stays, and whoever waits goes on waiting', async () => {
-  const { gate, store, told } = setup({ poll: '10ms' })
+test('while the store is down the last known state stays, and calls that wait go on waiting', async () => {
+  const { gate, store, emitted } = setup({ poll: '10ms' })
   await gate.watch()
   store.isDown = true
   await store.lastRead.promise
@@ -143,13 +143,13 @@ test('while the store is down the last known state stays, and whoever waits goes
   store.isDown = false
   await entering
   assert.deepEqual(
-    told.map(([name]) => name),
+    emitted.map(([name]) => name),
     ['gate.closed', 'gate.opened'],
   )
   gate.stop()
 })
 
-test('whoever asks while nothing is known yet hears that the store is down', async () => {
+test('a call before the first read rejects if the store is down', async () => {
   const { gate, store } = setup()
   store.isDown = true
   await assert.rejects(gate.whenOpen(), /no answer/)
@@ -159,8 +159,8 @@ test('whoever asks while nothing is known yet hears that the store is down', asy
   gate.stop()
 })
 
-test('a read that a change overtook is not believed', async () => {
-  const { gate, store, told } = setup()
+test('the answer to a read that is older than a known change is dropped', async () => {
+  const { gate, store, emitted } = setup()
   await gate.state()
   const { promise, resolve } = Promise.withResolvers<void>()
   store.readsBack = promise
@@ -170,12 +170,12 @@ test('a read that a change overtook is not believed', async () => {
   resolve()
   assert.equal((await late).open, false)
   assert.deepEqual(
-    told.map(([name]) => name),
+    emitted.map(([name]) => name),
     ['gate.closed'],
   )
 })
 
-test('a signal ends the wait, before and while it lasts', async () => {
+test('a signal ends the wait, whether it aborts before or during it', async () => {
   const { gate, store } = setup()
   store.put(closed)
   await assert.rejects(gate.whenOpen(AbortSignal.abort(new Error('before'))), /before/)
@@ -187,7 +187,7 @@ test('a signal ends the wait, before and while it lasts', async () => {
   gate.stop()
 })
 
-test('no more than ten thousand wait', async () => {
+test('no more than ten thousand calls wait for one gate', async () => {
   const { gate, store } = setup()
   store.put(closed)
   await gate.watch()
@@ -198,7 +198,7 @@ test('no more than ten thousand wait', async () => {
   gate.stop()
 })
 
-test('whatever else somebody wrote under its key, it is open or closed', async () => {
+test('a foreign value under its key is read as open or closed, and never as an error', async () => {
   const { gate, store } = setup()
   for (const value of [null, 7, 'closed', [], {}, { open: 'no' }]) {
     store.put(value)
@@ -209,7 +209,7 @@ test('whatever else somebody wrote under its key, it is open or closed', async (
   assert.deepEqual(state, { open: false, reason: 'no reason given', closedAt: new Date(0), by: null, generation: 0 })
 })
 
-test('a handler says by GateClosed why', () => {
+test('GateClosed carries the reason of the handler', () => {
   const cause = new Error('403')
   const error = new GateClosed('session expired', { cause })
   assert.deepEqual(
@@ -218,7 +218,10 @@ test('a handler says by GateClosed why', () => {
   )
 })
 
-function heard<Name extends 'gate.closed' | 'gate.opened'>(events: Events, name: Name): Promise<HoldfastEvents[Name]> {
+function nextEvent<Name extends 'gate.closed' | 'gate.opened'>(
+  events: Events,
+  name: Name,
+): Promise<HoldfastEvents[Name]> {
   return new Promise((resolve) => {
     const stop = events.on(name, (event) => {
       stop()

@@ -23,8 +23,8 @@ const places: Readonly<Record<string, () => Promise<Place>>> = {
 const waiter = (url: string, what: string) => Program.start('../../worker/programs/gate-waiter', url, what)
 
 for (const [store, place] of Object.entries(places)) {
-  describe(`a gate, shared through ${store}`, () => {
-    test('it is open until somebody closes it, and says who did, when and why', async () => {
+  describe(`a gate that two clients share through ${store}`, () => {
+    test('is open until it is closed, and its state says by which name, when and why', async () => {
       await using world = await setup(place)
       const [ours, theirs] = world.gates
       assert.deepEqual(await ours.state(), { open: true, generation: 0 })
@@ -40,7 +40,7 @@ for (const [store, place] of Object.entries(places)) {
       assert.ok(opened.open && opened.generation > 0)
     })
 
-    test('who closes what is closed, or opens what is open, changes nothing', async () => {
+    test('keeps its state if it is closed while closed, or opened while open', async () => {
       await using world = await setup(place)
       const [ours, theirs] = world.gates
       assert.equal(await ours.open(), false)
@@ -54,24 +54,24 @@ for (const [store, place] of Object.entries(places)) {
       assert.equal((await ours.state()).generation, generation)
     })
 
-    test('of all who close it by a pass of the same generation, one does', async () => {
+    test('is closed by exactly one of all passes of the same generation', async () => {
       await using world = await setup(place)
       const [ours, theirs] = world.gates
       for (let round = 0; round < 3; round++) {
         const entered = await Promise.all([ours, theirs, ours, theirs].flatMap((gate) => [gate.pass(), gate.pass()]))
         assert.equal(new Set(entered.map(({ generation }) => generation)).size, 1)
-        const closed = await Promise.all(entered.map((pass, n) => pass.close(`straggler ${n}`)))
+        const closed = await Promise.all(entered.map((pass, n) => pass.close(`late job ${n}`)))
         const winner = closed.indexOf(true)
         assert.equal(closed.filter((won) => won).length, 1)
         const state = await ours.state()
-        assert.equal(!state.open && state.reason, `straggler ${winner}`)
+        assert.equal(!state.open && state.reason, `late job ${winner}`)
         const opened = await Promise.all([ours, theirs].map((gate) => gate.open()))
         assert.equal(opened.filter((won) => won).length, 1)
         await Promise.all([ours, theirs].map((gate) => gate.watch()))
       }
     })
 
-    test('a straggler of an old session does not close a gate that was opened since', async () => {
+    test('is not closed by a pass from before it was opened again', async () => {
       await using world = await setup(place)
       const [ours, theirs] = world.gates
       const old = await ours.pass()
@@ -79,13 +79,13 @@ for (const [store, place] of Object.entries(places)) {
       assert.equal(await mate.close('expired'), true)
       await theirs.open()
       assert.equal(await old.close('expired'), false)
-      assert.equal(ours.isOpen, true, 'and knows at once that it is open')
+      assert.equal(ours.isOpen, true, 'it is known at once to be open')
       const fresh = await ours.pass()
       assert.notEqual(fresh.generation, old.generation)
       assert.equal(await fresh.close('expired again'), true)
     })
 
-    test('whoever waits in another client is let in when it is opened', async () => {
+    test('lets a call in another client go on when it is opened', async () => {
       await using world = await setup(place)
       const [ours, theirs] = world.gates
       await ours.close('expired')
@@ -97,7 +97,7 @@ for (const [store, place] of Object.entries(places)) {
       assert.equal(pass.generation, ours.passNow().generation)
     })
 
-    test('a closed client refuses whoever waits, and whoever comes', async () => {
+    test('rejects calls with CLOSED that wait when their client is closed, and calls after that', async () => {
       await using world = await setup(place)
       const [ours] = world.gates
       await ours.close('expired')
@@ -112,7 +112,7 @@ for (const [store, place] of Object.entries(places)) {
       await refused(ours.close('again'))
     })
 
-    test('gates() lists what was ever closed, by name, and nothing else', async () => {
+    test('is listed by gates() once it was closed, by name, and nothing else is', async () => {
       await using world = await setup(place)
       const [client] = world.clients as [Holdfast]
       await client.kv.put('holdfast.gates', 'no gate')
@@ -127,7 +127,7 @@ for (const [store, place] of Object.entries(places)) {
       ])
     })
 
-    test('a client that only looks waits like any other, and changes nothing', async () => {
+    test('can be waited for by a read-only client, which cannot change it', async () => {
       await using world = await setup(place)
       await using reader = await open(world.url, { readOnly: true })
       const gate = reader.gate('login', { poll: '50ms' })
@@ -138,7 +138,7 @@ for (const [store, place] of Object.entries(places)) {
       await waiting
     })
 
-    test('it holds across processes, and outlives the one that closed it', async () => {
+    test('works across processes, and stays closed after the process that closed it has ended', async () => {
       await using world = await setup(place)
       const [gate] = world.gates
       await gate.close('session expired')
@@ -153,14 +153,14 @@ for (const [store, place] of Object.entries(places)) {
   })
 }
 
-test('whoever waits keeps the process alive; whoever only watches does not', async () => {
+test('waiting for a gate keeps the process alive; watching it does not', async () => {
   await using world = await setup(places['sqlite file'] as () => Promise<Place>)
   await using watching = waiter(world.url, 'watch')
   assert.deepEqual(await watching.hear(), { isOpen: true })
   assert.equal(await watching.ended, 0)
 })
 
-test('all who ask one client for a gate get the same, and only names that fit get one', async () => {
+test('a client has one gate object for each name, and refuses invalid names and options', async () => {
   await using world = await setup(places['sqlite file'] as () => Promise<Place>)
   const [client] = world.clients as [Holdfast]
   assert.equal(client.gate('login'), world.gates[0])
@@ -180,7 +180,7 @@ test('all who ask one client for a gate get the same, and only names that fit ge
   }
 })
 
-test('any text is a reason, and is kept in a form that every store takes', async () => {
+test('any text is a reason, and is stored in a form that every store accepts', async () => {
   await using world = await setup(places['sqlite file'] as () => Promise<Place>)
   const [gate] = world.gates
   const kept = async (reason: string) => {

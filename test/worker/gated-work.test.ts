@@ -1,9 +1,9 @@
-// A worker with a gate: closed by a handler, it idles, and the job costs nothing.
+// A worker with a gate: when a handler closes the gate, the worker waits, and the run costs no attempt.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { GateClosed, open } from '../../src/index.ts'
 
-test('a handler that finds the session expired closes the gate; when it opens, the job runs as if nothing had been', async () => {
+test('a handler that finds the session expired closes the gate; when it opens, the job runs again in the same attempt', async () => {
   await using holdfast = await open('sqlite::memory:')
   const gate = holdfast.gate('login')
   let isLoggedIn = false

@@ -18,7 +18,7 @@ const pages = defineQueue<{ readonly n: number }>('pages', {
   backoff: { base: '10ms', factor: 1, jitter: 0 },
 })
 const good = 'export default (job) => job.payload.n'
-/** What each does instead of giving a handler. */
+/** Modules that do not load, by what they do instead of exporting a handler. */
 const broken = {
   'is not there': null,
   'has no default export': 'export const handler = () => 1',
@@ -35,7 +35,7 @@ for (const [store, makeSharedStore] of [
 ] as const)
   describe(`on ${store} a handler module`, () => {
     for (const [how, text] of Object.entries(broken))
-      test(`that ${how} costs no job an attempt, is told once, and serves its queue once it loads`, async () => {
+      test(`that ${how} costs no job an attempt, is reported once, and serves its queue once it loads`, async () => {
         await using world = await setup(makeSharedStore, text)
         const { holdfast, module, failures } = world
         const { ids } = await enqueue(world, 20)
@@ -58,7 +58,7 @@ for (const [store, makeSharedStore] of [
         await recount(holdfast)
       })
 
-    test('that is replaced by one that does not load gives back the job of a new thread at no cost', async () => {
+    test('that is replaced by one that does not load releases the job of a new thread at no cost', async () => {
       await using world = await setup(makeSharedStore, exiting)
       const { holdfast, module } = world
       const worker = holdfast.work(pages, module, { threads: 1 })
@@ -77,7 +77,7 @@ for (const [store, makeSharedStore] of [
       await recount(holdfast)
     })
 
-    test('does not keep the other queues of its worker, nor its worker from stopping', async () => {
+    test('that does not load blocks neither the other queues of its worker nor its stop', async () => {
       await using world = await setup(makeSharedStore, null)
       const { holdfast, module } = world
       const failed = next(holdfast, 'module.failed')
@@ -91,7 +91,7 @@ for (const [store, makeSharedStore] of [
       await worker.stop({ grace: 0 })
     })
 
-    test('makes drain reject where it does not load', async () => {
+    test('that does not load makes drain reject', async () => {
       await using world = await setup(makeSharedStore, null)
       const { holdfast, module } = world
       const { ids } = await enqueue(world, 1)
@@ -101,7 +101,7 @@ for (const [store, makeSharedStore] of [
     })
   })
 
-test('what cannot be a module is refused by work', async () => {
+test('work refuses what cannot be a module', async () => {
   await using world = await setup(sqliteSharedStore, good)
   const { holdfast } = world
   const example = /new URL\('\.\/handler\.js', import\.meta\.url\)/
@@ -115,7 +115,7 @@ test('what cannot be a module is refused by work', async () => {
     assert.throws(() => holdfast.work(pages, handler as URL), { code: 'INVALID_OPTION', message: example })
 })
 
-test('threads with a handler that is a function are refused by work', async () => {
+test('work refuses the option threads if the handler is a function', async () => {
   await using world = await setup(sqliteSharedStore, good)
   const { holdfast } = world
   const refusal = { code: 'INVALID_OPTION', message: /threads is for/ }

@@ -10,7 +10,7 @@ import type { MakeSharedStore } from './shared-store.ts'
 
 interface Misbehaviour {
   readonly handler: () => unknown
-  /** What the job's error says; null where it is done all the same, with 1. */
+  /** What the error of the job says; null if the job is done all the same, with result 1. */
   readonly says: RegExp | null
 }
 
@@ -64,7 +64,7 @@ const misbehaviours: Readonly<Record<string, Misbehaviour>> = {
   'returns a big integer': { handler: () => 12n, says: /result.*big ?int/i },
   'returns a promise of a big integer': { handler: async () => [12n], says: /result.*big ?int/i },
   'returns a function': { handler: () => () => 1, says: /result.*function/i },
-  'returns an object nobody may look at': { handler: opaque, says: /trap of get/ },
+  'returns an object that cannot be read': { handler: opaque, says: /trap of get/ },
   'returns an object whose `then` throws': {
     handler: () => Object.defineProperty({}, 'then', { get: throwing(new Error('no then')) }),
     says: /no then/,
@@ -76,8 +76,8 @@ const misbehaviours: Readonly<Record<string, Misbehaviour>> = {
   'throws a frozen error': { handler: throwing(Object.freeze(new Error('frozen'))), says: /^frozen$/ },
   'throws a frozen object': { handler: throwing(Object.freeze({ code: 7 })), says: /^{"code":7}$/ },
   'throws an object that contains itself': { handler: throwing(circle), says: /object/i },
-  'throws an object nobody may look at': { handler: throwing(opaque()), says: /cannot be described/ },
-  'rejects with an object nobody may look at': { handler: rejectingWith(opaque()), says: /cannot be described/ },
+  'throws an object that cannot be read': { handler: throwing(opaque()), says: /cannot be described/ },
+  'rejects with an object that cannot be read': { handler: rejectingWith(opaque()), says: /cannot be described/ },
   'throws a function': { handler: throwing(() => 1), says: /1/ },
   'throws a symbol': { handler: throwing(Symbol('strange')), says: /strange/ },
   'throws an error whose message cannot be read': {
@@ -111,7 +111,7 @@ export function handlerTests(makeSharedStore: MakeSharedStore): void {
     await recount(holdfast)
   })
 
-  test('a handler that unwinds has no time left once its worker is told a second time to stop at once', async () => {
+  test('a second stop with no grace leaves an unwinding handler no time', async () => {
     await using sharedStore = await makeSharedStore()
     const holdfast = await sharedStore.open()
     const aborted = Promise.withResolvers<void>()
@@ -132,7 +132,7 @@ export function handlerTests(makeSharedStore: MakeSharedStore): void {
     assert.deepEqual([state, attempts], ['ready', 0])
   })
 
-  test('a cancelled handler that throws what nobody may look at leaves a cancelled job', async () => {
+  test('a cancelled handler that throws an object that cannot be read leaves a cancelled job', async () => {
     await using sharedStore = await makeSharedStore()
     const holdfast = await sharedStore.open()
     const worker = holdfast.work('tasks', ({ signal }) => {
@@ -147,7 +147,7 @@ export function handlerTests(makeSharedStore: MakeSharedStore): void {
   })
 
   describe('a handler that ignores its signal after a timeout', () => {
-    test('is left behind: its place is free, its job has failed, and what it returns is thrown away', async () => {
+    test('is abandoned: its slot is free, its job has failed, and what it returns is dropped', async () => {
       await using sharedStore = await makeSharedStore()
       const holdfast = await sharedStore.open()
       const late = Promise.withResolvers<string>()
@@ -171,7 +171,7 @@ export function handlerTests(makeSharedStore: MakeSharedStore): void {
       late.resolve('late')
       const other = await holdfast.queue(tasks).enqueue('other')
       assert.equal(await holdfast.result(other.id), 'fine')
-      assert.equal(settlements(), 1, 'only the other was settled')
+      assert.equal(settlements(), 1, 'only the other job was settled')
       const job = await readJob(holdfast, id)
       assert.deepEqual([job.state, job.result, job.error?.code], ['dead', null, 'JOB_TIMEOUT'])
       assert.deepEqual(
@@ -182,7 +182,7 @@ export function handlerTests(makeSharedStore: MakeSharedStore): void {
       await recount(holdfast)
     })
 
-    test('and its like stop the worker from taking more, which says why, until one of them ends', async () => {
+    test('stops the worker from claiming, with a reason in its health, once all slots have one and until one of them ends', async () => {
       await using sharedStore = await makeSharedStore()
       const holdfast = await sharedStore.open()
       const gates = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
@@ -217,7 +217,7 @@ export function next<Name extends EventName>(holdfast: Holdfast, name: Name): Pr
   })
 }
 
-/** How often it has happened since. */
+/** How often the event was emitted since. */
 function countOf(holdfast: Holdfast, name: EventName): () => number {
   let times = 0
   holdfast.on(name, () => {

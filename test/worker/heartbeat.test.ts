@@ -10,7 +10,7 @@ import type { Run } from '../../src/worker/run.ts'
 
 const leaseMs = 30_000
 
-test('who is told of a cancel while a check is under way checks again: the first may have looked too early', async () => {
+test('a cancel hint during a check leads to one more check, because the first may have read too early', async () => {
   const { heartbeat, checks, aborted } = setup()
   heartbeat.check(null)
   heartbeat.check(null)
@@ -18,14 +18,14 @@ test('who is told of a cancel while a check is under way checks again: the first
   assert.equal(checks.length, 1, 'one at a time')
   checks[0]?.resolve([false])
   await settle()
-  assert.equal(checks.length, 2, 'one more for all who told')
+  assert.equal(checks.length, 2, 'one more for all hints')
   checks[1]?.resolve([true])
   assert.equal(await aborted, 'cancelled')
   await settle()
   assert.equal(checks.length, 2)
 })
 
-test('hints that name jobs are asked about one question at a time, however many come', async () => {
+test('hints that name jobs are checked one call at a time, however many come', async () => {
   const { heartbeat, checks, aborted } = setup()
   for (let i = 0; i < 1_000; i++) heartbeat.check(['id'])
   assert.equal(checks.length, 1, 'one at a time')
@@ -39,8 +39,8 @@ test('hints that name jobs are asked about one question at a time, however many 
   assert.equal(checks.length, 2)
 })
 
-test('a store that says in the place of each renewal that it is away has not answered', async () => {
-  const { heartbeat, timers, renewals, told } = setup()
+test('a store that answers STORE_UNAVAILABLE for each renewal counts as away', async () => {
+  const { heartbeat, timers, renewals, emitted } = setup()
   heartbeat.began(timers.now())
   for (let beat = 0; beat < 3; beat++) {
     timers.advance(leaseMs / 3, () => {})
@@ -50,15 +50,15 @@ test('a store that says in the place of each renewal that it is away has not ans
   }
   assert.equal(renewals.length, 3)
   const failed = 'heartbeat.failed'
-  assert.deepEqual(told, ['store.down', failed, failed, 'heartbeat.late', failed])
+  assert.deepEqual(emitted, ['store.down', failed, failed, 'heartbeat.late', failed])
   timers.advance(leaseMs / 3, () => {})
   heartbeat.look(timers.now())
   renewals.at(-1)?.resolve([{ expiresAt: 0, cancelRequested: false }])
   await settle()
-  assert.equal(told.at(-1), 'store.up')
+  assert.equal(emitted.at(-1), 'store.up')
 })
 
-test('more time for a run waits for the beat under way, and the next beat for it: neither lands behind the other', async () => {
+test('an extension waits for the beat in flight, and the next beat waits for it, so neither undoes the other', async () => {
   const { heartbeat, timers, renewals, run } = setup()
   const granted = [{ expiresAt: 0, cancelRequested: false }]
   const beat = () => {
@@ -75,16 +75,16 @@ test('more time for a run waits for the beat under way, and the next beat for it
   await settle()
   beat()
   await settle()
-  assert.equal(renewals.length, 2, 'no beat while it is given more')
+  assert.equal(renewals.length, 2, 'no beat during the extension')
   renewals[1]?.resolve(granted)
   await Promise.all([more, less])
   beat()
   await settle()
-  assert.equal(renewals.length, 2, 'neither less nor a beat takes back what it was given')
+  assert.equal(renewals.length, 2, 'neither a shorter extension nor a beat shortens the lease')
 })
 
-test('renewals that are late by a third of the lease are told once, until they are in time again', async () => {
-  const { heartbeat, timers, renewals, told } = setup()
+test('renewals that are late by a third of the lease emit one event, until they are in time again', async () => {
+  const { heartbeat, timers, renewals, emitted } = setup()
   heartbeat.began(timers.now())
   const late = () => heartbeat.late(timers.now())
   for (let second = 1; second <= 20; second++) {
@@ -97,18 +97,18 @@ test('renewals that are late by a third of the lease are told once, until they a
     heartbeat.look(timers.now())
     assert.deepEqual(late(), { jobs: 1, leftMs: Math.max(0, leaseMs - 1_000 * second) })
   }
-  assert.deepEqual(told, ['heartbeat.late'])
+  assert.deepEqual(emitted, ['heartbeat.late'])
   renewals.at(-1)?.resolve([{ expiresAt: 0, cancelRequested: false }])
   await settle()
   timers.advance(1_000, () => {})
   heartbeat.look(timers.now())
-  assert.deepEqual([late()?.jobs ?? null, told], [1, ['heartbeat.late']], 'it was asked for too long ago')
+  assert.deepEqual([late()?.jobs ?? null, emitted], [1, ['heartbeat.late']], 'the call was made too long ago')
   await settle()
   renewals.at(-1)?.resolve([{ expiresAt: 0, cancelRequested: false }])
   await settle()
 })
 
-/** Lets everything that waits for no timer happen. */
+/** Runs everything that waits for no timer. */
 function settle(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve))
 }
@@ -116,8 +116,8 @@ function settle(): Promise<void> {
 function setup() {
   const timers = new VirtualTimers()
   const events = new Events()
-  const told: string[] = []
-  events.onAll((name) => told.push(name))
+  const emitted: string[] = []
+  events.onAll((name) => emitted.push(name))
   const aborted = Promise.withResolvers<string>()
   const claimed = { id: 'id', fence: 'fence', queue: 'tasks', attempt: 1 }
   const toRun = { state: 'running', abortKind: null, claimed, leaseMs, leaseUntil: leaseMs, abort: aborted.resolve }
@@ -132,7 +132,7 @@ function setup() {
   }
   const run = toRun as unknown as Run
   const heartbeat = new Heartbeat(context, new Set([run]), () => leaseMs)
-  return { timers, told, heartbeat, run, checks, renewals, aborted: aborted.promise }
+  return { timers, emitted, heartbeat, run, checks, renewals, aborted: aborted.promise }
 }
 
 function askedFor<T>(questions: PromiseWithResolvers<T>[]): Promise<T> {

@@ -1,4 +1,4 @@
-// The server goes away under a worker that runs jobs, and comes back.
+// The server stops while a worker runs jobs, and starts again.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { open } from '../../src/open.ts'
@@ -8,7 +8,7 @@ import { type Server, startServer } from '../support/postgres.ts'
 import { endingsOf, enqueue, idsOf, jobsOf } from './processes.ts'
 import { WorkerProcess } from './worker-process.ts'
 
-/** A worker asks again less and less often, every few seconds at the least. */
+/** A worker repeats its calls less and less often, but at least every few seconds. */
 const backMs = 10_000
 
 let server: Server
@@ -18,15 +18,15 @@ before(async () => {
 })
 after(() => server[Symbol.asyncDispose]())
 
-test('jobs that end while the server is away are settled once it is back, each once; that it was away is told once', async (t) => {
+test('jobs that end while the server is away are settled once it is back, each once; the outage is reported once', async (t) => {
   const url = `${server.url()}?schema=away`
   await using holdfast = await open(url)
   await using worker = await WorkerProcess.start(url, 'worker', { lease: '30s', concurrency: 5 })
-  const running = await enqueue(holdfast, 5, { do: 'waitToBeTold' })
+  const running = await enqueue(holdfast, 5, { do: 'waitForGo' })
   await worker.until(() => worker.began.length === running.length)
-  const waiting = await enqueue(holdfast, 10, { do: 'work' }) // durable, and so are the claims before it
+  const waiting = await enqueue(holdfast, 10, { do: 'work' }) // committed durably, and with it the claims before it
   await server.stop('immediate')
-  worker.tell()
+  worker.go()
   await worker.happened('store.down', 1)
   await server.start()
   const backAt = machineMs()
@@ -43,7 +43,7 @@ test('jobs that end while the server is away are settled once it is back, each o
   await recount(holdfast)
 })
 
-test('a server that crashes under load again and again has every job done once', async (t) => {
+test('every job is done once although the server crashes under load again and again', async (t) => {
   const url = `${server.url()}?schema=crashes`
   await using holdfast = await open(url)
   await using worker = await WorkerProcess.start(url, 'worker', { lease: '2s', concurrency: 10 })
@@ -57,21 +57,21 @@ test('a server that crashes under load again and again has every job done once',
     await worker.happened('store.up', crash)
   }
   await Promise.all(ids.map((id) => holdfast.result(id)))
-  await worker.happened('job.done', ids.length) // which the worker tells a moment after the store does
+  await worker.happened('job.done', ids.length) // the worker emits it a moment after the store has it
   t.diagnostic(`${worker.began.length} runs for ${ids.length} jobs, ${worker.events('lease.lost').length} leases lost`)
   assert.deepEqual(idsOf(worker.events('job.done')), ids.toSorted(), 'each was settled once')
   assert.deepEqual([worker.events('store.down').length, worker.events('store.up').length], [crashes, crashes])
   await recount(holdfast)
 })
 
-test('a worker that is asked to end while the server is away ends; what it could not settle is done again by another', async (t) => {
+test('a worker that is stopped while the server is away ends, and another worker repeats what it could not settle', async (t) => {
   const url = `${server.url()}?schema=ends`
   await using holdfast = await open(url)
   await using worker = await WorkerProcess.start(url, 'worker', { lease: '2s', concurrency: 5 })
-  const ids = await enqueue(holdfast, 5, { do: 'waitToBeTold' })
+  const ids = await enqueue(holdfast, 5, { do: 'waitForGo' })
   await worker.until(() => worker.began.length === ids.length)
   await server.stop('immediate')
-  worker.tell()
+  worker.go()
   await worker.happened('store.down', 1)
   worker.kill('SIGTERM')
   await worker.happened('worker.stopping', 1)
@@ -83,7 +83,7 @@ test('a worker that is asked to end while the server is away ends; what it could
   assert.ok(tookMs < backMs)
   await server.start()
   await using other = await WorkerProcess.start(url, 'other', { lease: '2s', concurrency: 5 })
-  other.tell()
+  other.go()
   await other.happened('job.done', ids.length)
   assert.deepEqual(idsOf(other.events('job.done')), ids.toSorted())
   await recount(holdfast)

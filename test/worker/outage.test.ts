@@ -10,19 +10,19 @@ const away = new HoldfastError('STORE_UNAVAILABLE', 'The store is away.')
 function setup() {
   const timers = new VirtualTimers()
   const events = new Events()
-  const told: string[] = []
-  events.on('store.down', ({ by, error }) => told.push(`${by} down: ${error.message}`))
-  events.on('store.up', ({ by, awayMs }) => told.push(`${by} up after ${awayMs}`))
-  return { timers, told, outage: new Outage('w1', events, timers) }
+  const emitted: string[] = []
+  events.on('store.down', ({ by, error }) => emitted.push(`${by} down: ${error.message}`))
+  events.on('store.up', ({ by, awayMs }) => emitted.push(`${by} up after ${awayMs}`))
+  return { timers, emitted, outage: new Outage('w1', events, timers) }
 }
 
-/** Lets everything that waits for no timer happen. */
+/** Runs everything that waits for no timer. */
 function settle(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve))
 }
 
-test('it asks until it is answered, less and less often, and tells of the outage once', async () => {
-  const { timers, told, outage } = setup()
+test('a call is repeated until it is answered, less and less often, and the outage is emitted once', async () => {
+  const { timers, emitted, outage } = setup()
   const askedAt: number[] = []
   const answer = outage.survive(async () => {
     askedAt.push(timers.now())
@@ -41,23 +41,23 @@ test('it asks until it is answered, less and less often, and tells of the outage
     const plain = Math.min(5_000, 50 * 2 ** i)
     assert.ok(waitMs >= plain * 0.75 && waitMs <= plain * 1.25, `wait ${i} was ${waitMs} ms`)
   }
-  assert.deepEqual(told, ['w1 down: The store is away.', `w1 up after ${timers.now()}`])
+  assert.deepEqual(emitted, ['w1 down: The store is away.', `w1 up after ${timers.now()}`])
   assert.equal(outage.error, null)
 })
 
-test('what is no outage is thrown at once, and told to nobody else', async () => {
-  const { told, outage } = setup()
+test('an error that is no outage is thrown at once, and emits nothing', async () => {
+  const { emitted, outage } = setup()
   const wrong = new Error('permission denied')
   await assert.rejects(
     outage.survive(() => Promise.reject(wrong)),
     wrong,
   )
-  assert.deepEqual(told, [])
+  assert.deepEqual(emitted, [])
   assert.deepEqual([isOutage(wrong), isOutage(away)], [false, true])
 })
 
-test('a store that refuses one call and answers others is told of once, and is back when that call is answered', async () => {
-  const { timers, told, outage } = setup()
+test('a store that refuses one call and answers others is reported once, and is back when that call is answered', async () => {
+  const { timers, emitted, outage } = setup()
   const refused = new HoldfastError('STORE_UNAVAILABLE', 'It refuses to write.', { refuses: 'writes' })
   let tries = 0
   const settled = outage.survive(async () => {
@@ -72,10 +72,10 @@ test('a store that refuses one call and answers others is told of once, and is b
     timers.advance((timers.nextAt ?? timers.now()) - timers.now(), () => {})
   }
   assert.equal(await settled, 'written')
-  assert.deepEqual(told, ['w1 down: It refuses to write.', `w1 up after ${timers.now()}`])
+  assert.deepEqual(emitted, ['w1 down: It refuses to write.', `w1 up after ${timers.now()}`])
 })
 
-test('a signal ends the wait: it asks once more, and then throws the outage', async () => {
+test('a signal ends the wait: the call is made once more, and then the outage is thrown', async () => {
   const { outage } = setup()
   const stop = new AbortController()
   let asked = 0
@@ -89,8 +89,8 @@ test('a signal ends the wait: it asks once more, and then throws the outage', as
   assert.equal(asked, 2)
 })
 
-test('several who ask tell of one outage together', async () => {
-  const { timers, told, outage } = setup()
+test('several callers emit one outage together', async () => {
+  const { timers, emitted, outage } = setup()
   let isAway = true
   const ask = async () => {
     if (isAway) throw away
@@ -100,13 +100,13 @@ test('several who ask tell of one outage together', async () => {
   isAway = false
   timers.advance(100, () => {})
   await both
-  assert.deepEqual(told, ['w1 down: The store is away.', 'w1 up after 100'])
+  assert.deepEqual(emitted, ['w1 down: The store is away.', 'w1 up after 100'])
 })
 
-test('a call that fails again and again while the store answers others is told once, and so is that it is answered', async () => {
-  const { timers, told, outage } = setup()
+test('a call that keeps failing while the store answers others is reported once, and so is its answer', async () => {
+  const { timers, emitted, outage } = setup()
   let isAway = true
-  // Each try takes a second, and others are answered meanwhile.
+  // Each try takes a second, and other calls are answered meanwhile.
   const slow = outage.survive(async () => {
     await new Promise<void>((resolve) => timers.after(1_000, resolve))
     if (isAway) throw away
@@ -120,13 +120,13 @@ test('a call that fails again and again while the store answers others is told o
   }
   assert.equal(await slow, 'here')
   assert.deepEqual(
-    told.map((line) => line.replace(/\d{4,}/, '…')),
+    emitted.map((line) => line.replace(/\d{4,}/, '…')),
     ['w1 down: The store is away.', 'w1 up after …'],
   )
 })
 
-test('a sweep that fails while the store answers others is told once, and its end is, too', async () => {
-  const { timers, told, outage } = setup()
+test('a sweep that fails while the store answers other calls is reported once, and so is its recovery', async () => {
+  const { timers, emitted, outage } = setup()
   const sweep = outage.repeated()
   for (let tries = 0; tries < 5; tries++) {
     const askedAt = timers.now()
@@ -135,13 +135,13 @@ test('a sweep that fails while the store answers others is told once, and its en
     outage.failed(sweep, away, askedAt)
     timers.advance(1_000, () => {})
   }
-  assert.deepEqual(told, ['w1 down: The store is away.'])
+  assert.deepEqual(emitted, ['w1 down: The store is away.'])
   outage.succeeded(sweep)
-  assert.equal(told.length, 2)
+  assert.equal(emitted.length, 2)
 })
 
-test('a sweep that fails in an outage of everything is not told a second time', async () => {
-  const { timers, told, outage } = setup()
+test('a sweep that fails in a full outage is not reported a second time', async () => {
+  const { timers, emitted, outage } = setup()
   const sweep = outage.repeated()
   for (let tries = 0; tries < 5; tries++) {
     await assert.rejects(outage.ask(() => Promise.reject(away)))
@@ -149,5 +149,5 @@ test('a sweep that fails in an outage of everything is not told a second time', 
     timers.advance(1_000, () => {})
   }
   await outage.ask(async () => 'read')
-  assert.deepEqual(told, ['w1 down: The store is away.', 'w1 up after 5000'])
+  assert.deepEqual(emitted, ['w1 down: The store is away.', 'w1 up after 5000'])
 })

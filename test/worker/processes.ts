@@ -1,4 +1,4 @@
-// Workers in processes of their own that are killed, stopped, blocked and replaced, on any store that several processes use.
+// Workers in processes of their own that are killed, stopped, blocked and replaced, on every store that processes can share.
 import assert from 'node:assert/strict'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -16,9 +16,9 @@ import { WorkerProcess } from './worker-process.ts'
 
 const leaseMs = 1_000
 const shortLeaseMs = 500
-/** Somebody sweeps at least this often. */
+/** A sweep runs at least this often. */
 const sweepMs = 1_100
-/** What a loaded machine may take on top of a promise. */
+/** The time that a loaded machine may take in addition. */
 const slackMs = 900
 
 export function processTests(makeSharedStore: MakeSharedStore): void {
@@ -44,14 +44,14 @@ export function processTests(makeSharedStore: MakeSharedStore): void {
       await recount(holdfast)
     })
 
-    test('because of a poison job takes it along in the end, and no neighbour: they had no more attempts, and are done', async () => {
+    test('because of a poison job makes that job dead, while its neighbours with as few attempts are done', async () => {
       await using sharedStore = await makeSharedStore()
       const holdfast = await sharedStore.open()
       const [poison = ''] = await enqueue(holdfast, 1, { do: 'die' }, { attempts: 3 })
       const neighbours = await enqueue(holdfast, 5, { do: 'work' }, { attempts: 3 })
       const deaths: (number | NodeJS.Signals)[] = []
       while ((await readJob(holdfast, poison)).attempts < 3) {
-        await using worker = await start(sharedStore, `life-${deaths.length + 1}`, shortLeaseMs)
+        await using worker = await start(sharedStore, `worker-${deaths.length + 1}`, shortLeaseMs)
         deaths.push(await worker.ended)
       }
       assert.deepEqual(deaths, ['SIGKILL', 'SIGKILL', 'SIGKILL'])
@@ -59,25 +59,25 @@ export function processTests(makeSharedStore: MakeSharedStore): void {
       await Promise.all(neighbours.map((id) => holdfast.result(id)))
       await assert.rejects(holdfast.result(poison), { code: 'JOB_DEAD' })
       const job = await readJob(holdfast, poison)
-      assert.deepEqual(endingsOf(job), ['life-1 expired', 'life-2 expired', 'life-3 expired'])
+      assert.deepEqual(endingsOf(job), ['worker-1 expired', 'worker-2 expired', 'worker-3 expired'])
       assert.equal(last.began.filter(({ id }) => id === poison).length, 0)
       await recount(holdfast)
     })
   })
 
-  describe('a worker process that does not get to run', () => {
-    test('past its lease has every late settlement refused, and nothing of it is applied', async () => {
+  describe('a worker process that is suspended or blocked', () => {
+    test('past its lease has every late settlement refused, and no effect of them is written', async () => {
       await using sharedStore = await makeSharedStore()
       const holdfast = await sharedStore.open()
       await sharedStore.query('create table effect (job text, worker text)')
       await using stopped = await start(sharedStore, 'stopped')
-      const ids = await enqueue(holdfast, 6, { do: 'waitToBeTold', effects: true })
+      const ids = await enqueue(holdfast, 6, { do: 'waitForGo', effects: true })
       await stopped.until(() => stopped.began.length === ids.length)
       await sharedStore.suspend(stopped)
       await using other = await start(sharedStore, 'other')
-      other.tell()
+      other.go()
       await other.happened('job.done', ids.length)
-      stopped.tell()
+      stopped.go()
       stopped.kill('SIGCONT')
       await stopped.happened('lease.lost', ids.length)
 
@@ -178,11 +178,11 @@ export function processTests(makeSharedStore: MakeSharedStore): void {
         assert.equal(worker.aborted.at(-1)?.code, 'JOB_CANCELLED')
         await assert.rejects(holdfast.result(id), { code: 'JOB_CANCELLED' })
       }
-      t.diagnostic(`another process was told after ${shown(tookMs)} ms`)
+      t.diagnostic(`a handler in another process was aborted after ${shown(tookMs)} ms`)
       assert.ok(Math.max(...tookMs) < 1_000)
     })
 
-    test('reaches a handler of the same process in no time', async (t) => {
+    test('reaches a handler of the same process at once', async (t) => {
       await using sharedStore = await makeSharedStore()
       const holdfast = await sharedStore.open()
       const began = new Map<string, PromiseWithResolvers<AbortSignal>>()
@@ -202,29 +202,29 @@ export function processTests(makeSharedStore: MakeSharedStore): void {
         tookMs.push((await abortedAt) - askedAt)
         await assert.rejects(holdfast.result(id), { code: 'JOB_CANCELLED' })
       }
-      t.diagnostic(`a handler of the same process was told after ${shown(tookMs)} ms`)
+      t.diagnostic(`a handler in the same process was aborted after ${shown(tookMs)} ms`)
       assert.ok(Math.max(...tookMs) < 250)
     })
   })
 
-  describe('a worker process that is asked to end', () => {
-    test('takes nothing new, lets running jobs finish, and ends by that signal', async () => {
+  describe('a worker process that gets a signal to end', () => {
+    test('claims nothing new, lets running jobs finish, and ends by that signal', async () => {
       await using sharedStore = await makeSharedStore()
       const holdfast = await sharedStore.open()
       await using worker = await start(sharedStore, 'worker')
-      const ids = await enqueue(holdfast, 2, { do: 'waitToBeTold' })
+      const ids = await enqueue(holdfast, 2, { do: 'waitForGo' })
       await worker.until(() => worker.began.length === 2)
       worker.kill('SIGTERM')
       await worker.happened('worker.stopping', 1)
       const [late = ''] = await enqueue(holdfast, 1, { do: 'work' })
-      worker.tell()
+      worker.go()
       assert.equal(await worker.ended, 'SIGTERM')
       for (const job of await jobsOf(holdfast, ids)) assert.deepEqual([job.state, job.attempts], ['done', 1])
       assert.equal((await readJob(holdfast, late)).state, 'ready')
       await recount(holdfast)
     })
 
-    test('twice gives back what runs at once, at no cost', async (t) => {
+    test('twice releases running jobs at once, at no cost', async (t) => {
       await using sharedStore = await makeSharedStore()
       const holdfast = await sharedStore.open()
       await using worker = await start(sharedStore, 'worker')
@@ -296,7 +296,7 @@ export function endingsOf({ history }: JobInfo): string[] {
   return history.map(({ worker, ending }) => `${worker} ${ending}`)
 }
 
-/** All of them, sorted; one that is there twice is there twice. */
+/** All ids, sorted, with repetitions. */
 export function idsOf(those: readonly { readonly id?: string }[]): (string | undefined)[] {
   return those.map(({ id }) => id).sort()
 }

@@ -5,7 +5,7 @@ import { VirtualTimers } from '../../src/testing/virtual-timers.ts'
 import { ProgressBoard } from '../../src/worker/progress-board.ts'
 import type { Run } from '../../src/worker/run.ts'
 
-/** A board whose sends are written down, and answered when the test says so where it wants to. */
+/** A board whose calls are recorded; a test may answer them itself. */
 function setup() {
   const timers = new VirtualTimers()
   const sent: [at: number, requests: readonly ProgressRequest[]][] = []
@@ -30,7 +30,7 @@ function runOf(id: string): Run {
   return { claimed: { id, fence: `fence of ${id}` } } as Run
 }
 
-test('the first word goes out at once, later ones four times a second, the newest of each job in one call', async () => {
+test('the first report is sent at once, later ones four times a second, the newest of each job in one call', async () => {
   const { board, sent, advance } = setup()
   const [a, b] = [runOf('a'), runOf('b')]
   board.note(a, 0.1, null)
@@ -53,7 +53,7 @@ test('the first word goes out at once, later ones four times a second, the newes
   ])
 })
 
-test('a job that has ended is not told of any more, and nothing is sent for nobody', async () => {
+test('progress of a job that has ended is not sent, and no empty call is made', async () => {
   const { board, sent, advance } = setup()
   const run = runOf('a')
   board.note(run, 0.1, null)
@@ -62,7 +62,7 @@ test('a job that has ended is not told of any more, and nothing is sent for nobo
   assert.deepEqual(sent, [])
 })
 
-test('while a call is on its way no other sets out; then the newest word does', async () => {
+test('one call is in flight at a time; the next one has the newest report', async () => {
   const { board, sent, advance, answerWith } = setup()
   const run = runOf('a')
   const first = Promise.withResolvers<void>()
@@ -82,7 +82,7 @@ test('while a call is on its way no other sets out; then the newest word does', 
   )
 })
 
-test('what cannot be sent is dropped, and the next word is sent all the same', async () => {
+test('a report that cannot be sent is dropped, and the next one is sent', async () => {
   const { board, sent, advance, answerWith } = setup()
   answerWith(() => Promise.reject(new Error('away')))
   board.note(runOf('a'), 0.1, null)
@@ -94,7 +94,7 @@ test('what cannot be sent is dropped, and the next word is sent all the same', a
   assert.equal(sent.length, 2)
 })
 
-test('stopped, it sends nothing more', async () => {
+test('a stopped board sends nothing', async () => {
   const { board, sent, advance } = setup()
   board.note(runOf('a'), 0.1, null)
   board.stop()

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { isHoldfastError } from '../../src/errors.ts'
 import { type ResourceOptions, ResourceRestarted, resource } from '../../src/index.ts'
 
-/** A thing that knows its number; `log` tells what became of each. */
+/** A resource that is a number, counted up by each start; `log` records starts and stops. */
 function setup(options: Partial<ResourceOptions<number>> = {}) {
   const log: string[] = []
   let started = 0
@@ -25,18 +25,18 @@ function setup(options: Partial<ResourceOptions<number>> = {}) {
 const failing = () => Promise.reject(new Error('crashed'))
 const nextTurn = () => new Promise<void>((resolve) => setImmediate(resolve))
 
-/** A user that works until it is told to leave. */
+/** A user that holds the resource until `leave` is called. */
 function longUser(browser: ReturnType<typeof setup>['browser']) {
   const entered = Promise.withResolvers<AbortSignal>()
-  const { promise: told, resolve: leave } = Promise.withResolvers<void>()
+  const { promise: left, resolve: leave } = Promise.withResolvers<void>()
   const ended = browser.use(async (_, signal) => {
     entered.resolve(signal)
-    await told
+    await left
   })
   return { entered: entered.promise, leave, ended }
 }
 
-test('it is started when first wanted, once for all who want it at the same moment, and shared', async () => {
+test('the first use starts the resource, once for all uses in the same moment, and they share it', async () => {
   const { browser, log } = setup()
   assert.equal(browser.state, 'idle')
   const results = await Promise.all([1, 2, 3].map(() => browser.use((it) => it)))
@@ -45,7 +45,7 @@ test('it is started when first wanted, once for all who want it at the same mome
   assert.deepEqual(log, ['start 1', 'stop 1'])
 })
 
-test('a restart waits for those who use it, parks the others, and is one however often it is asked for', async () => {
+test('a restart waits for current users and makes new ones wait, and repeated calls are one restart', async () => {
   const { browser, log } = setup()
   const user = longUser(browser)
   const signal = await user.entered
@@ -62,7 +62,7 @@ test('a restart waits for those who use it, parks the others, and is one however
   await browser.close()
 })
 
-test('a user who does not leave in time is told by its signal, and the restart goes on without it', async () => {
+test('the signal of a user that does not finish in time aborts, and the restart goes on without it', async () => {
   const { browser, log } = setup({ drain: 20 })
   const user = longUser(browser)
   const signal = await user.entered
@@ -75,7 +75,7 @@ test('a user who does not leave in time is told by its signal, and the restart g
   await browser.close()
 })
 
-test('so many users who fail in a row restart it; one who succeeds starts the count anew', async () => {
+test('the given number of failures in a row restarts it; a success starts the count again', async () => {
   const { browser, log } = setup({ restartAfterFailures: 2 })
   await assert.rejects(browser.use(failing), /crashed/)
   await browser.use(() => undefined)
@@ -88,14 +88,14 @@ test('so many users who fail in a row restart it; one who succeeds starts the co
   await browser.close()
 })
 
-test('with 0, users may fail as often as they like', async () => {
+test('with 0, no number of failures restarts it', async () => {
   const { browser, log } = setup({ restartAfterFailures: 0 })
   for (let n = 0; n < 20; n++) await assert.rejects(browser.use(failing), /crashed/)
   assert.deepEqual(log, ['start 1'])
   await browser.close()
 })
 
-test('a holder of an earlier life that reports a failure does not restart the new one', async () => {
+test('a failure that is reported from before a restart does not restart it again', async () => {
   const { browser, log } = setup({ restartAfterFailures: 1, drain: 10 })
   const holder = await browser.acquire()
   await browser.restart()
@@ -106,7 +106,7 @@ test('a holder of an earlier life that reports a failure does not restart the ne
   await browser.close()
 })
 
-test('a user who was told to give up by its own signal has not failed', async () => {
+test('a user that was aborted by its own signal does not count as failed', async () => {
   const { browser } = setup({ restartAfterFailures: 1 })
   const abort = new AbortController()
   const work = async (_: number, signal: AbortSignal) => {
@@ -135,7 +135,7 @@ test('an explicit holder is released at the end of its scope, once', async () =>
   await browser.close()
 })
 
-test('a stop that throws or hangs does not keep it from coming back', async () => {
+test('a stop that throws or hangs does not prevent the next start', async () => {
   const stops = [() => Promise.reject(new Error('stuck')), () => new Promise(() => {})]
   const { browser } = setup({ stopTimeout: 20, stop: () => stops.shift()?.() })
   assert.equal(await browser.use((it) => it), 1)
@@ -147,7 +147,7 @@ test('a stop that throws or hangs does not keep it from coming back', async () =
   await browser.close()
 })
 
-test('a start that fails, hangs or brings something unhealthy is tried again, and whoever is parked waits', async () => {
+test('a start that fails, hangs or is unhealthy is tried again, and users wait meanwhile', async () => {
   const log: string[] = []
   let aborted: unknown
   let bringLate: (it: number) => void = () => {}
@@ -178,31 +178,31 @@ test('a start that fails, hangs or brings something unhealthy is tried again, an
   assert.match(String(aborted), /start took longer than 20 ms/)
   bringLate(2)
   await nextTurn()
-  assert.deepEqual(log, ['stop 3', 'stop 2'], 'what comes too late is not left running')
+  assert.deepEqual(log, ['stop 3', 'stop 2'], 'a start that succeeds too late is stopped')
   assert.deepEqual([browser.health().starts, browser.health().startFailuresInARow], [1, 0])
   await browser.close()
 })
 
-test('one that is not healthy any more, or whose health cannot be told, is restarted before it is handed out', async () => {
+test('a resource that is not healthy, or whose health check throws, is restarted before the next use', async () => {
   let sick: number[] = []
-  const looks: number[] = []
+  const checks: number[] = []
   const { browser, log } = setup({
     isHealthy: (it) => {
-      looks.push(it)
+      checks.push(it)
       if (sick.includes(it) && it === 2) throw new Error('no pulse')
       return !sick.includes(it)
     },
   })
   assert.equal(await browser.use((it) => it), 1)
   sick = [1, 2]
-  const lookedBefore = looks.length
+  const checksBefore = checks.length
   assert.deepEqual(await Promise.all([1, 2, 3].map(() => browser.use((it) => it))), [3, 3, 3])
-  assert.equal(looks.slice(lookedBefore).filter((it) => it === 1).length, 1, 'all who come at once share a look')
+  assert.equal(checks.slice(checksBefore).filter((it) => it === 1).length, 1, 'uses in the same moment share a check')
   assert.deepEqual(log, ['start 1', 'stop 1', 'start 2', 'stop 2', 'start 3'])
   await browser.close()
 })
 
-test('whoever is parked may give up', async () => {
+test('a user that waits can stop waiting by its signal', async () => {
   const { browser } = setup({ start: () => new Promise<number>(() => {}) })
   const abort = new AbortController()
   const parked = browser.acquire({ signal: abort.signal })
@@ -215,7 +215,7 @@ test('whoever is parked may give up', async () => {
   await browser.close()
 })
 
-test('close refuses the parked and the late, lets users finish, and stops it for good', async () => {
+test('close rejects waiting and later users, lets current ones finish, and stops the resource for good', async () => {
   const { browser, log, isClosed } = setup()
   const user = longUser(browser)
   await user.entered
@@ -232,7 +232,7 @@ test('close refuses the parked and the late, lets users finish, and stops it for
   assert.deepEqual([log, browser.state], [['start 1', 'stop 1'], 'closed'])
 })
 
-test('close ends a start under way, and takes down what it brings in the end', async () => {
+test('close aborts a start under way, and stops the resource if the start succeeds after all', async () => {
   const { promise, resolve } = Promise.withResolvers<number>()
   let startSignal: AbortSignal | undefined
   const { browser, log, isClosed } = setup({
@@ -250,13 +250,13 @@ test('close ends a start under way, and takes down what it brings in the end', a
   assert.deepEqual(log, ['stop 9'])
 })
 
-test('closing what was never started does nothing', async () => {
+test('closing a resource that was never started does nothing', async () => {
   const { browser, log } = setup()
   await browser.close()
   assert.deepEqual([log, browser.state], [[], 'closed'])
 })
 
-test('however users, failures and restarts fall together, everybody is served and never two lives at once', async () => {
+test('under any mix of uses, failures and restarts, all users are served and never two instances run at once', async () => {
   let alive = 0
   let mostAlive = 0
   let served = 0
@@ -296,7 +296,7 @@ test('however users, failures and restarts fall together, everybody is served an
   assert.ok(browser.health().starts > 1)
 })
 
-test('options that are not what they may be are refused', () => {
+test('invalid options are refused', () => {
   const start = () => 1
   const bad = [
     {},

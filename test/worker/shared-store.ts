@@ -1,5 +1,4 @@
-// Where workers of several processes meet: one store, reached by its URL, in a database that also holds a table of the
-// application's own.
+// A store that several processes share, reached by its URL. Its database also has a table of the application.
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import pg from 'pg'
@@ -10,11 +9,11 @@ import { scratchDirectory } from '../support/scratch.ts'
 
 export interface SharedStore extends AsyncDisposable {
   readonly url: string
-  /** A client in this process; closed with the sharedStore. */
+  /** A client in this process; closed with the shared store. */
   open(): Promise<Holdfast>
   /** The application's own connection. */
   query(text: string): Promise<Record<string, unknown>[]>
-  /** Stops it (SIGSTOP) where it keeps nobody else from writing for good. */
+  /** Stops the process (SIGSTOP) in a moment in which it holds no lock on the store. */
   suspend(process: Suspended): Promise<void>
 }
 
@@ -31,7 +30,7 @@ export async function sqliteSharedStore(): Promise<SharedStore> {
     using db = new DatabaseSync(path, { timeout: 10_000 })
     return db.prepare(text).all()
   }
-  // Whoever is stopped while it writes to the file keeps it, and no one else can write until it goes on.
+  // A process that is stopped while it writes keeps its lock on the file, and no other process can write until it goes on.
   const suspend = async (process: Suspended) => {
     for (;;) {
       process.kill('SIGSTOP')
@@ -58,19 +57,19 @@ export async function postgresSharedStore(): Promise<SharedStore> {
       await client.end()
     }
   }
-  const suspend = async (process: Suspended) => process.kill('SIGSTOP') // the server lets go of what it held
+  const suspend = async (process: Suspended) => process.kill('SIGSTOP') // the server releases the locks of the process
   return sharedStoreOn(database.url, { query, suspend }, database)
 }
 
 function sharedStoreOn(
   url: string,
-  hands: Pick<SharedStore, 'query' | 'suspend'>,
-  below: AsyncDisposable,
+  methods: Pick<SharedStore, 'query' | 'suspend'>,
+  database: AsyncDisposable,
 ): SharedStore {
   const clients: Holdfast[] = []
   return {
     url,
-    ...hands,
+    ...methods,
     async open() {
       const client = await open(url, { logger: false })
       clients.push(client)
@@ -78,7 +77,7 @@ function sharedStoreOn(
     },
     async [Symbol.asyncDispose]() {
       await Promise.all(clients.map((client) => client.close({ grace: 0 })))
-      await below[Symbol.asyncDispose]()
+      await database[Symbol.asyncDispose]()
     },
   }
 }

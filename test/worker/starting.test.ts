@@ -1,4 +1,4 @@
-// A worker that is told to stop before it has begun.
+// A worker that is stopped before it has begun.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { HoldfastError } from '../../src/errors.ts'

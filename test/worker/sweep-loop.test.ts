@@ -7,7 +7,7 @@ import { SweepLoop } from '../../src/sweep/sweep-loop.ts'
 import { Sweeper } from '../../src/sweep/sweeper.ts'
 import { VirtualTimers } from '../../src/testing/virtual-timers.ts'
 
-/** A loop over a store that only sweeps: every sweep is written down and answered as the test says. */
+/** A loop over a store that only sweeps: every sweep is recorded and answered as the test says. */
 function setup() {
   const timers = new VirtualTimers()
   const sweptAt: number[] = []
@@ -21,7 +21,7 @@ function setup() {
     more: false,
     nextDueAt: null,
     now: 0,
-    lapsed: [],
+    expired: [],
   }
   const broken: { error: Error | null } = { error: null }
   const store = {
@@ -33,7 +33,7 @@ function setup() {
   } as unknown as Store
   const sweeper = new Sweeper(store, new Events(), { timers, random: Math.random })
   const loop = new SweepLoop(sweeper, timers)
-  /** In steps, so that what was swept is answered in between. */
+  /** In steps, so that sweeps are answered in between. */
   const advance = async (ms: number, step = 5) => {
     await settle()
     for (let passed = 0; passed < ms; passed += step) {
@@ -52,7 +52,7 @@ function unexpected(error: unknown): void {
   throw error
 }
 
-test('it sweeps at once, about once a second after that, and not for nobody', async () => {
+test('the loop sweeps at once, about once a second after that, and not without a worker', async () => {
   const { sweptAt, loop, advance } = setup()
   await advance(3_000, 100)
   assert.deepEqual(sweptAt, [])
@@ -67,7 +67,7 @@ test('it sweeps at once, about once a second after that, and not for nobody', as
   assert.equal(sweptAt.length, before)
 })
 
-test('several workers share one loop, which ends with the last of them; who leaves twice leaves once', async () => {
+test('several workers share one loop, which ends with the last of them; leaving twice is leaving once', async () => {
   const { sweptAt, loop, advance } = setup()
   const leaveFirst = loop.join({ fail: unexpected })
   const leaveSecond = loop.join({ fail: unexpected })
@@ -83,7 +83,7 @@ test('several workers share one loop, which ends with the last of them; who leav
   assert.equal(loop.isRunning, false)
 })
 
-test('it sweeps when the store says that something is due, and when something was enqueued that is due sooner', async () => {
+test('the loop sweeps when the store says that a job is due, and earlier if a job was enqueued that is due sooner', async () => {
   const { sweptAt, answers, sweeper, loop, advance, timers } = setup()
   answers.push({ nextDueAt: 300, now: 0 })
   const leave = loop.join({ fail: unexpected })
@@ -99,7 +99,7 @@ test('it sweeps when the store says that something is due, and when something wa
   leave()
 })
 
-test('while there is more to do it goes on, with a breath in between', async () => {
+test('while the store has more to sweep the loop goes on, with a pause in between', async () => {
   const { sweptAt, answers, loop, advance } = setup()
   answers.push({ more: true }, { more: true }, { more: false })
   const leave = loop.join({ fail: unexpected })
@@ -108,7 +108,7 @@ test('while there is more to do it goes on, with a breath in between', async () 
   leave()
 })
 
-test('an outage is survived: it says what is wrong until a sweep succeeds, and tries every second', async () => {
+test('in an outage the loop keeps the error until a sweep succeeds, and tries every second', async () => {
   const { sweptAt, broken, loop, advance } = setup()
   broken.error = new HoldfastError('STORE_UNAVAILABLE', 'The store is away.')
   const leave = loop.join({ fail: unexpected })
@@ -121,7 +121,7 @@ test('an outage is survived: it says what is wrong until a sweep succeeds, and t
   leave()
 })
 
-test('what cannot be survived is told to every worker, once, and nothing is swept until one joins again', async () => {
+test('an error that is no outage fails every worker, once, and nothing is swept until one joins again', async () => {
   const { sweptAt, broken, loop, advance } = setup()
   broken.error = new Error('permission denied')
   const failures: unknown[] = []

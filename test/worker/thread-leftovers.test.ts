@@ -1,4 +1,4 @@
-// What a job leaves behind in its thread does not act on the jobs that run there after it.
+// What a job leaves running in its thread does not change the jobs that run there after it.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { HoldfastEvents } from '../../src/events.ts'
@@ -20,22 +20,22 @@ interface Waited {
 }
 
 describe('a job that has ended in a thread', () => {
-  test('calls into its job late and gets what it would in the main thread; its neighbour gets nothing', async () => {
+  test('gets the same answers to late calls as in the main thread; the next job gets none of them', async () => {
     await using world = await setup()
     const { holdfast } = world
-    const heard: string[] = []
-    holdfast.on('job.progress', ({ id }) => heard.push(`progress ${id}`))
-    holdfast.on('job.log', ({ id }) => heard.push(`log ${id}`))
+    const received: string[] = []
+    holdfast.on('job.progress', ({ id }) => received.push(`progress ${id}`))
+    holdfast.on('job.log', ({ id }) => received.push(`log ${id}`))
     const first = await run(holdfast, 'late calls')
     const neighbour = await run(holdfast, 'wait')
     const { threadId, seen } = neighbour.result as Waited
     assert.equal(threadId, first.result)
     assert.deepEqual(seen, [{ progress: 'ok', extend: 'LEASE_LOST' }])
-    assert.deepEqual(heard, [])
+    assert.deepEqual(received, [])
     assert.equal(neighbour.progress, null)
   })
 
-  test('leaves its neighbour the timeout that it has', async () => {
+  test('does not change the timeout of the next job', async () => {
     await using world = await setup()
     const { holdfast } = world
     await run(holdfast, 'late calls')
@@ -43,7 +43,7 @@ describe('a job that has ended in a thread', () => {
     assert.deepEqual([neighbour.state, neighbour.error?.code], ['dead', 'JOB_TIMEOUT'])
   })
 
-  test('has its open extension refused; its neighbour hears the answer to its own', async () => {
+  test('has its open extension refused; the next job gets the answer to its own', async () => {
     await using world = await setup()
     const { holdfast } = world
     await run(holdfast, 'open extension')
@@ -51,7 +51,7 @@ describe('a job that has ended in a thread', () => {
     assert.deepEqual((neighbour.result as Waited).seen, ['LEASE_LOST'])
   })
 
-  test('stages effects and costs in vain', async () => {
+  test('cannot add effects or costs any more', async () => {
     await using world = await setup()
     const { holdfast } = world
     const first = await run(holdfast, 'late effects')
@@ -62,7 +62,7 @@ describe('a job that has ended in a thread', () => {
     await recount(holdfast)
   })
 
-  test('no longer hears its signal when its neighbour is cancelled', async () => {
+  test('gets no abort on its signal when the next job is cancelled', async () => {
     await using world = await setup()
     const { holdfast } = world
     await run(holdfast, 'keep signal')
@@ -77,20 +77,20 @@ describe('a job that has ended in a thread', () => {
 
 describe('an error that no code caught in a thread', () => {
   for (const [task, message] of [
-    ['late throw', 'left behind'],
+    ['late throw', 'thrown late'],
     ['late rejection', 'rejected late'],
   ] as const)
-    test(`leaves the neighbour alone where an earlier job left it (${task}), and its thread is not used again`, async () => {
+    test(`does not fail the current job if an earlier one left it (${task}), and its thread is not used again`, async () => {
       await using world = await setup()
       const { holdfast } = world
-      const told = next(holdfast, 'thread.leftover')
+      const emitted = next(holdfast, 'thread.leftover')
       const first = await run(holdfast, task)
       const neighbour = await run(holdfast, 'wait')
       const third = await run(holdfast, 'wait')
       assert.deepEqual([neighbour.state, neighbour.attempts], ['done', 1])
       assert.equal((neighbour.result as Waited).threadId, first.result)
       assert.notEqual((third.result as Waited).threadId, first.result)
-      const { job, current, error, kind } = await told
+      const { job, current, error, kind } = await emitted
       assert.deepEqual([job, current, error.message, kind], [first.id, neighbour.id, message, 'uncaught'])
       await recount(holdfast)
     })
@@ -98,26 +98,26 @@ describe('an error that no code caught in a thread', () => {
   test('fails the job that it came from', async () => {
     await using world = await setup()
     const { holdfast } = world
-    const told = leftoversIn(holdfast)
+    const emitted = leftoversIn(holdfast)
     const job = await run(holdfast, 'own throw')
     assert.deepEqual([job.state, job.history.at(-1)?.ending], ['dead', 'crashed'])
     assert.match(job.error?.message ?? '', /my own/)
     assert.equal((await run(holdfast, 'wait')).state, 'done')
-    assert.deepEqual(told, [])
+    assert.deepEqual(emitted, [])
   })
 
-  test('fails no job where it came from none', async () => {
+  test('fails no job if it came from none', async () => {
     await using world = await setup()
     const { holdfast } = world
-    const told = next(holdfast, 'thread.leftover')
+    const emitted = next(holdfast, 'thread.leftover')
     const job = await run(holdfast, 'throw outside of every job')
     assert.equal(job.state, 'done')
-    assert.deepEqual([(await told).job, (await told).current], [null, job.id])
+    assert.deepEqual([(await emitted).job, (await emitted).current], [null, job.id])
     const after = await run(holdfast, 'wait')
     assert.notEqual((after.result as Waited).threadId, (job.result as Waited).threadId)
   })
 
-  test('costs nothing where it comes right after the end', async () => {
+  test('costs no attempt if it comes right after the end', async () => {
     await using world = await setup()
     const { holdfast } = world
     for (let n = 0; n < 10; n++) {
@@ -128,30 +128,30 @@ describe('an error that no code caught in a thread', () => {
     await recount(holdfast)
   })
 
-  test('is told once for each thread', async () => {
+  test('is reported once for each thread', async () => {
     await using world = await setup()
     const { holdfast } = world
-    const told = leftoversIn(holdfast)
+    const emitted = leftoversIn(holdfast)
     const first = await run(holdfast, 'many late throws')
     const neighbour = await run(holdfast, 'wait')
     assert.equal(neighbour.state, 'done')
     assert.deepEqual(
-      told.map(({ job }) => job),
+      emitted.map(({ job }) => job),
       [first.id],
     )
   })
 })
 
 describe('process.exit in a thread', () => {
-  test('that an earlier job left behind gives the neighbour back at no cost', async () => {
+  test('by code of an earlier job releases the current one at no cost', async () => {
     await using world = await setup()
     const { holdfast } = world
-    const [told, released] = [next(holdfast, 'thread.leftover'), next(holdfast, 'job.released')]
+    const [emitted, released] = [next(holdfast, 'thread.leftover'), next(holdfast, 'job.released')]
     const first = await run(holdfast, 'late exit')
     const neighbour = await run(holdfast, 'wait')
     assert.deepEqual([neighbour.state, neighbour.attempts], ['done', 1])
     assert.equal((await released).id, neighbour.id)
-    const { job, current, kind } = await told
+    const { job, current, kind } = await emitted
     assert.deepEqual([job, current, kind], [first.id, neighbour.id, 'exit'])
     await recount(holdfast)
   })
@@ -164,7 +164,7 @@ describe('process.exit in a thread', () => {
   })
 })
 
-test('a job that comes to a thread which an earlier one blocks runs in another', async () => {
+test('a job that is sent to a thread which an earlier one blocks runs in another', async () => {
   await using world = await setup()
   const { holdfast } = world
   const first = await run(holdfast, 'block the thread')
@@ -182,9 +182,9 @@ async function setup() {
 }
 
 function leftoversIn(holdfast: Holdfast): HoldfastEvents['thread.leftover'][] {
-  const told: HoldfastEvents['thread.leftover'][] = []
-  holdfast.on('thread.leftover', (event) => told.push(event))
-  return told
+  const emitted: HoldfastEvents['thread.leftover'][] = []
+  holdfast.on('thread.leftover', (event) => emitted.push(event))
+  return emitted
 }
 
 async function run(holdfast: Holdfast, task: LeftoverTask, options: { readonly timeout?: number } = {}) {

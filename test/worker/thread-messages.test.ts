@@ -1,4 +1,4 @@
-// What a thread and its worker say to each other goes over a port of their own. All else is noise.
+// A thread and its worker send messages over a port of their own. All other messages are ignored.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -10,7 +10,7 @@ import { sqliteSharedStore } from './shared-store.ts'
 const forgers = defineQueue<ForgerTask>('forgers', { attempts: 1 })
 const module = new URL('./handlers/forgers.ts', import.meta.url)
 
-/** Messages that end a job, or break the receiver, where they are taken for the thread's own. */
+/** Messages that would end a job, or break the receiver, if they were taken for the thread's own. */
 const forged: Readonly<Record<string, unknown>> = {
   'an unknown type': { type: 'ready' },
   text: 'done',
@@ -42,7 +42,7 @@ describe('a module that posts to its parentPort', () => {
     assert.deepEqual([first.state, second.state, second.result], ['done', 'done', first.result])
   })
 
-  test('fails its job at once where it breaks the message that ends it', async () => {
+  test('fails its job at once if it breaks the message that ends it', async () => {
     await using world = await setup()
     const job = await run(world.holdfast, { as: 'break its end' })
     assert.deepEqual([job.state, job.error?.code], ['dead', 'INVALID_PAYLOAD'])
@@ -53,7 +53,7 @@ describe('a module that posts to its parentPort', () => {
   test('finds neither the port of the thread nor anything that was sent over it', async () => {
     await using world = await setup()
     const { result } = await run(world.holdfast, { as: 'list what is reachable' })
-    assert.deepEqual(result, { heard: [], keys: ['module'], ports: 0 })
+    assert.deepEqual(result, { received: [], keys: ['module'], ports: 0 })
   })
 })
 

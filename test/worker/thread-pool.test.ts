@@ -1,4 +1,4 @@
-// A pool of threads alone, with short bounds.
+// A pool of threads without a worker, with short bounds.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { type HandlerJob, handlerJob } from '../../src/testing/index.ts'
@@ -11,7 +11,7 @@ import type { BlockerTask } from './handlers/blockers.ts'
 const blockers = new URL('./handlers/blockers.ts', import.meta.url)
 
 describe('a pool of threads', () => {
-  test('gives back a job whose module does not load in time, and not before', async () => {
+  test('releases a job whose module does not load in time, and not before', async () => {
     await using world = setup({ module: new URL('./handlers/endless-module.ts', import.meta.url), loadMs: 300 })
     const startedAt = performance.now()
     const given = (await world.pool.run(toJob({ timeout: 1 }) as Job)) as Release
@@ -23,7 +23,7 @@ describe('a pool of threads', () => {
     assert.equal(((await world.pool.run(toJob() as Job)) as Release).fate, 'release')
   })
 
-  test('has nothing to run until its module has loaded, and then uses the thread that loaded it', async () => {
+  test('runs no job until its module has loaded, and then uses the thread that loaded it', async () => {
     await using world = setup({ count: 2 })
     const { pool, most } = world
     pool.load()
@@ -57,7 +57,7 @@ describe('a pool of threads', () => {
     assert.deepEqual([first.logs.length, second.logs.length, third.logs.length], [1, 0, 0])
   })
 
-  test('has never more than twice its threads, and gives back what waits when all of them are stuck', async () => {
+  test('never has more than twice its threads, and releases waiting jobs when all of them are stuck', async () => {
     await using world = setup({ count: 1, killMs: 50 })
     const { pool, stuck, most } = world
     const blocking = [toJob({ seconds: 5 }), toJob({ seconds: 5 })]
@@ -81,7 +81,7 @@ describe('a pool of threads', () => {
     assert.equal(pool.stuck.length, 2)
   })
 
-  test('gives back a job that already waits when the last thread gets stuck', async () => {
+  test('releases a job that already waits when the last thread gets stuck', async () => {
     await using world = setup({ count: 1, killMs: 50 })
     const { pool } = world
     for (const isLast of [false, true]) {
@@ -96,7 +96,7 @@ describe('a pool of threads', () => {
     }
   })
 
-  test('reads facts that cannot be cloned by their description', async () => {
+  test('replaces facts that cannot be cloned by their description', async () => {
     await using world = setup({ module: new URL('./handlers/logs.ts', import.meta.url) })
     const job = toJob()
     assert.equal(await world.pool.run(job as Job), 'refused: INVALID_OPTION, INVALID_OPTION')
@@ -104,7 +104,7 @@ describe('a pool of threads', () => {
     assert.deepEqual([job.reports, job.extensions], [[], []])
   })
 
-  test('fails a job alone whose costs are more than a job can have', async () => {
+  test('fails only the job whose costs are more than a job can have', async () => {
     await using world = setup({ module: new URL('./handlers/costs.ts', import.meta.url) })
     const job = handlerJob('tasks', 'save')
     for (let n = 0; n < 1_000; n++)
@@ -145,5 +145,5 @@ function toJob({ seconds = 0, timeout = 10_000 }: { readonly seconds?: number; r
 
 async function began(job: HandlerJob<BlockerTask>): Promise<void> {
   while (job.logs.length === 0) await new Promise((resolve) => setTimeout(resolve, 10))
-  await new Promise((resolve) => setTimeout(resolve, 300)) // until it is in its native call, which says nothing
+  await new Promise((resolve) => setTimeout(resolve, 300)) // until it is in its native call, which gives no sign
 }

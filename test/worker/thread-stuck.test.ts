@@ -1,4 +1,4 @@
-// A thread that is blocked in native code cannot be ended. It harms the job that it ran, and no other.
+// A thread that is blocked in native code cannot be ended. That fails the job that it ran, and no other.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -23,8 +23,8 @@ describe('a thread that is stuck in a native call', () => {
     const [stuck, freed] = [next(holdfast, 'thread.stuck'), next(holdfast, 'thread.freed')]
     const blocker = await holdfast.queue(blockers).enqueue({ seconds: 8 }, { timeout: 100 })
     const behind = await Promise.all([1, 2, 3].map(() => enqueue(holdfast, { seconds: 0 }, { timeout: 1_000 })))
-    const told = await stuck
-    assert.deepEqual([told.id, told.reason, told.stuck], [blocker.id, 'timeout', 1])
+    const emitted = await stuck
+    assert.deepEqual([emitted.id, emitted.reason, emitted.stuck], [blocker.id, 'timeout', 1])
 
     const jobs = await Promise.all(behind.map((id) => ended(holdfast, id)))
     assert.deepEqual(
@@ -50,7 +50,7 @@ describe('a thread that is stuck in a native call', () => {
     await recount(holdfast)
   })
 
-  test('brings a late result that changes nothing', async () => {
+  test('returns a late result, which changes nothing', async () => {
     await using world = await setup()
     const { holdfast } = world
     const freed = next(holdfast, 'thread.freed')
@@ -89,7 +89,7 @@ describe('a thread that is stuck in a native call', () => {
     await recount(holdfast)
   })
 
-  test('does not keep its worker from stopping: the job goes back at no cost', async () => {
+  test('does not prevent its worker from stopping: the job is released at no cost', async () => {
     await using world = await setup()
     const { holdfast, worker } = world
     const started = next(holdfast, 'job.log')
@@ -104,7 +104,7 @@ describe('a thread that is stuck in a native call', () => {
     await recount(holdfast)
   })
 
-  test('does not keep a process that was told to end by a signal', async () => {
+  test('does not prevent its process from ending by a signal', async () => {
     await using sharedStore = await sqliteSharedStore()
     const holdfast = await sharedStore.open()
     const id = await enqueue(holdfast, { seconds: 20 })
@@ -119,7 +119,7 @@ describe('a thread that is stuck in a native call', () => {
     assert.deepEqual([state, attempts], ['ready', 0])
   })
 
-  test('leaves the other queues of its worker alone', async () => {
+  test('does not affect the other queues of its worker', async () => {
     await using world = await setup({ concurrency: 1 })
     const { holdfast, worker } = world
     await worker.stop()
@@ -154,7 +154,7 @@ describe('the timeout of a job in a thread', () => {
   })
 })
 
-describe('a job that was given up', () => {
+describe('a job that was abandoned', () => {
   for (const [where, handler] of [
     ['a thread', module],
     ['the main thread', () => 'ran'],

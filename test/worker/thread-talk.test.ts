@@ -1,4 +1,4 @@
-// What a handler logs never harms its job, and what a thread sends never floods its worker.
+// Log lines of a handler never fail its job, and the messages of a thread never flood its worker.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { open } from '../../src/index.ts'
@@ -7,26 +7,26 @@ import talk from './handlers/talkers.ts'
 
 const module = new URL('./handlers/talkers.ts', import.meta.url)
 
-describe('a log line whose facts are no object', () => {
+describe('a log line whose facts are not an object', () => {
   for (const [place, handler] of [
     ['in the main thread', talk],
     ['in a thread', module],
   ] as const)
-    test(`is told ${place}, and the job is done`, async () => {
+    test(`is logged ${place}, and the job is done`, async () => {
       await using holdfast = await open('sqlite::memory:', { logger: false })
-      const told: unknown[] = []
-      holdfast.on('job.log', ({ facts }) => told.push(facts))
+      const logged: unknown[] = []
+      holdfast.on('job.log', ({ facts }) => logged.push(facts))
       holdfast.work('talk', handler as typeof talk)
       for (const facts of ['text', 7, null, ['a'], { rows: 3 }]) {
         const { id } = await holdfast.queue('talk').enqueue({ facts })
         await holdfast.result(id)
         assert.equal((await readJob(holdfast, id)).state, 'done')
       }
-      assert.deepEqual(told, [{ facts: 'text' }, { facts: 7 }, {}, { facts: ['a'] }, { rows: 3 }])
+      assert.deepEqual(logged, [{ facts: 'text' }, { facts: 7 }, {}, { facts: ['a'] }, { rows: 3 }])
     })
 })
 
-test('a thread that logs in a loop sends some of the lines, and how many it left out', async () => {
+test('a thread that logs in a loop sends some of the lines, and the number of lines that it left out', async () => {
   await using holdfast = await open('sqlite::memory:', { logger: false })
   const lines: string[] = []
   let leftOut = 0

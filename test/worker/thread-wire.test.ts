@@ -1,4 +1,4 @@
-// The readers of both sides: what they let through has the shape that the code behind them counts on.
+// The message readers of both sides: what they accept has the shape that the code behind them relies on.
 import assert from 'node:assert/strict'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
@@ -46,14 +46,14 @@ const fromThread: readonly FromThread[] = [
   { type: 'leftover', job: 3, kind: 'exit', of: { id: 'x', attempt: 1 }, error },
 ]
 
-test('messages of ours are read as they are', () => {
+test('valid messages are read unchanged', () => {
   for (const message of toThread) assert.equal(readToThread(message), message)
   for (const message of fromThread) assert.equal(readFromThread(message), message)
   for (const message of toThread) assert.equal(readFromThread(message), null)
   for (const message of fromThread) assert.equal(readToThread(message), null)
 })
 
-test('fates that were changed are told from those that were not', () => {
+test('fates that were changed are recognised', () => {
   const fates = [
     handlerJob('tasks', 1).snooze('1s'),
     handlerJob('tasks', 1).release(),
@@ -69,7 +69,7 @@ test('fates that were changed are told from those that were not', () => {
   }
 })
 
-test('whatever else arrives is no message, and never an error', (t) => {
+test('any other value is not a message, and never an error', (t) => {
   const seed = randomInt(2 ** 31)
   t.diagnostic(`seed ${seed}`)
   const type = fc.constantFrom(...[...toThread, ...fromThread].map((message) => message.type), '__proto__', 'toString')
@@ -86,7 +86,7 @@ test('whatever else arrives is no message, and never an error', (t) => {
   )
 })
 
-test('a message of ours with one field replaced is refused, or is as sound as before', (t) => {
+test('a valid message with one field replaced is refused, or still has a valid shape', (t) => {
   const seed = randomInt(2 ** 31)
   t.diagnostic(`seed ${seed}`)
   const all = [...toThread, ...fromThread]
@@ -108,17 +108,17 @@ test('a message of ours with one field replaced is refused, or is as sound as be
   fc.assert(property, { seed, numRuns: 5_000 })
 })
 
-test('a thread that is sent noise over its own port goes on, and runs the job that comes next', async () => {
+test('a thread ignores invalid messages on its own port, and runs the next job', async () => {
   const { port1, port2 } = new MessageChannel()
   const permit = new Int32Array(new SharedArrayBuffer(4))
   const module = new URL('./handlers/costs.ts', import.meta.url).href
   const workerData: ThreadData = { module, port: port2, permit }
   const program = new URL('../../src/worker/threads/thread-main.ts', import.meta.url)
   const thread = new Worker(program, { workerData, transferList: [port2] })
-  const heard: FromThread[] = []
+  const received: FromThread[] = []
   const ended = new Promise<void>((resolve) => {
     port1.on('message', (message: FromThread) => {
-      heard.push(message)
+      received.push(message)
       if (message.type === 'returned') resolve()
     })
   })
@@ -129,13 +129,13 @@ test('a thread that is sent noise over its own port goes on, and runs the job th
     { type: 'abort', job: 1, error: null },
   ]
   for (const message of [...noise, ...stray]) port1.postMessage(message)
-  // A start that was taken back does not begin.
+  // A start that was withdrawn does not begin.
   Atomics.store(permit, 0, 7)
   port1.postMessage({ type: 'start', job: 6, claimed, timeoutMs: 1_000, payload: 'save' })
   port1.postMessage({ type: 'start', job: 7, claimed, timeoutMs: 1_000, payload: 'save' })
   await ended
   assert.deepEqual(
-    heard.map((message) => [message.type, 'job' in message ? message.job : null]),
+    received.map((message) => [message.type, 'job' in message ? message.job : null]),
     [
       ['loaded', null],
       ['began', 7],
@@ -148,7 +148,7 @@ test('a thread that is sent noise over its own port goes on, and runs the job th
   await gone
 })
 
-/** What the code behind the readers does without looking. */
+/** Reads fields without checks, as the code behind the readers does. */
 function requireSound(message: ToThread | FromThread): void {
   if ('job' in message) assert.ok(Number.isSafeInteger(message.job) && message.job >= 0)
   else assert.ok(message.type === 'loaded' || message.type === 'unloadable')

@@ -1,4 +1,4 @@
-// Handlers in threads: the same job, and whatever becomes of a thread is the matter of its own job alone.
+// Handlers in threads: they get the same job, and a thread that ends or crashes affects its own job alone.
 import assert from 'node:assert/strict'
 import { readFile } from 'node:fs/promises'
 import { describe, test } from 'node:test'
@@ -30,7 +30,7 @@ describe('a handler in a thread', () => {
     assert.ok(new Set(results.map(({ threadId }) => threadId)).size <= 2)
   })
 
-  test('tells progress and log, and its effects land with its result', async () => {
+  test('reports progress and log lines, and its effects are written with its result', async () => {
     await using world = await setup()
     const { holdfast, sharedStore } = world
     await sharedStore.query('create table effect (job text, worker text)')
@@ -55,7 +55,7 @@ describe('a handler in a thread', () => {
     await recount(holdfast)
   })
 
-  test('asks for more time and gets it', async () => {
+  test('can extend its lease and timeout', async () => {
     await using world = await setup()
     const { holdfast } = world
     await run(holdfast, 'whereAmI') // its thread has started
@@ -63,7 +63,7 @@ describe('a handler in a thread', () => {
     assert.deepEqual([job.result, job.error], ['extended', null])
   })
 
-  test('says what is to become of its job', async () => {
+  test('can return every fate', async () => {
     await using world = await setup()
     const { holdfast, worker } = world
     const ended = { done: next(holdfast, 'job.done'), snoozed: next(holdfast, 'job.snoozed') }
@@ -83,7 +83,7 @@ describe('a handler in a thread', () => {
     await recount(holdfast)
   })
 
-  test('fails its job with the error it threw, and buries it for good', async () => {
+  test('fails its job with the error it threw, and makes it dead by Permanent', async () => {
     await using world = await setup()
     const { holdfast } = world
     const failed = await run(holdfast, 'failure')
@@ -98,13 +98,13 @@ describe('a handler in a thread', () => {
     assert.match(uncloneable.error?.message ?? '', /plain data/)
     const dead = await run(holdfast, 'permanent')
     assert.deepEqual([dead.state, dead.error?.name, dead.error?.message], ['dead', 'Permanent', 'no such user'])
-    assert.equal((await holdfast.kv.get('buried'))?.value, dead.id)
+    assert.equal((await holdfast.kv.get('noted'))?.value, dead.id)
     const unburied = await run(holdfast, 'permanentWithBadEffects')
     assert.deepEqual([unburied.error?.code, endingOf(unburied)], ['INVALID_OPTION', 'failed'])
     await recount(holdfast)
   })
 
-  test('says when to try again', async () => {
+  test('can set the delay of a retry', async () => {
     await using world = await setup()
     const { holdfast } = world
     const retrying = next(holdfast, 'job.retrying')
@@ -115,7 +115,7 @@ describe('a handler in a thread', () => {
     assert.equal((runAt?.getTime() ?? 0) - (history[0]?.endedAt.getTime() ?? 0), 7 * 60_000)
   })
 
-  test('hears its signal', async () => {
+  test('gets the abort of its signal', async () => {
     await using world = await setup()
     const { holdfast } = world
     const started = next(holdfast, 'job.started')
@@ -127,7 +127,7 @@ describe('a handler in a thread', () => {
     assert.deepEqual([late.state, late.error?.code, endingOf(late)], ['dead', 'JOB_TIMEOUT', 'timeout'])
   })
 
-  test('that never lets go is ended by force when its time is over or it is cancelled, and the place is free', async () => {
+  test('that never ends is ended by force after its timeout or a cancel, and its slot is free', async () => {
     await using world = await setup({ threads: 1, unwind: 50 })
     const { holdfast, worker } = world
     const late = await run(holdfast, 'loop', { timeout: 100 })
@@ -142,10 +142,10 @@ describe('a handler in a thread', () => {
     await recount(holdfast)
   })
 
-  test('that takes its thread along fails its job alone, and the pool goes on', async () => {
+  test('that ends its thread fails its job alone, and the pool goes on', async () => {
     await using world = await setup({ threads: { count: 1, maxMemoryMb: 32 } })
     const { holdfast, worker } = world
-    const says = { exit: /ended with code 3/, uncaught: /nobody caught this/, memory: /memory/ } as const
+    const says = { exit: /ended with code 3/, uncaught: /no code caught this/, memory: /memory/ } as const
     for (const task of ['exit', 'uncaught', 'memory'] as const) {
       const [crashed, neighbour] = await Promise.all([run(holdfast, task), run(holdfast, 'whereAmI')])
       assert.deepEqual([crashed.state, endingOf(crashed)], ['dead', 'crashed'], task)
@@ -156,7 +156,7 @@ describe('a handler in a thread', () => {
     await recount(holdfast)
   })
 
-  test('that middleware holds on to is left behind', async () => {
+  test('is abandoned if middleware does not end', async () => {
     const never = () => new Promise<never>(() => {})
     const middleware = [(_: unknown, next: () => Promise<unknown>) => next().then(never, never)]
     await using world = await setup({ threads: 1, concurrency: 2, unwind: 20, middleware })
@@ -180,7 +180,7 @@ describe('a handler in a thread', () => {
     assert.ok(tookMs >= 990 && tookMs <= 400 + 600 + killMs + 500, `${tookMs} ms`)
   })
 
-  test('has the time to be ended that the guide to deploying gives its supervisor', async () => {
+  test('ends within the time that the guide to deploying gives its supervisor', async () => {
     const guide = await readFile(new URL('../../docs/guides/deploying.md', import.meta.url), 'utf8')
     const secondsOf = (pattern: RegExp) => Number(pattern.exec(guide)?.[1])
     const neededMs = 1_000 * secondsOf(/grace: '(\d+)s'/) + defaults.unwindMs + killMs
@@ -188,7 +188,7 @@ describe('a handler in a thread', () => {
       assert.ok(1_000 * secondsOf(kills) > neededMs, String(kills))
   })
 
-  test('that loops is ended by force when its worker stops, and its job goes back', async () => {
+  test('that loops is ended by force when its worker stops, and its job is released', async () => {
     await using world = await setup({ threads: 1, unwind: 50 })
     const { holdfast, worker } = world
     const started = next(holdfast, 'job.started')
@@ -213,7 +213,7 @@ async function setup(options: WorkOptions = {}, handler = module): Promise<Threa
   return { sharedStore, holdfast, worker, [Symbol.asyncDispose]: () => sharedStore[Symbol.asyncDispose]() }
 }
 
-/** Enqueues it, waits for its end, and reads it. */
+/** Enqueues a job, waits for its end, and reads it. */
 async function run(holdfast: Holdfast, task: ThreadTask, options: { readonly timeout?: number } = {}) {
   const { id } = await holdfast.queue(tasks).enqueue(task, options)
   await holdfast.result(id).catch(() => undefined)

@@ -1,6 +1,6 @@
-// Whose turn it is, judged by queues that are only counted: no store, no time but what is said here.
+// Which queue is claimed next, tested with queues that are only counts: without a store, and with a clock that the test sets.
 //
-//   HOLDFAST_TURNS_SEED=1 npm test -- test/worker/turns.test.ts      draws what seed 1 draws
+//   HOLDFAST_TURNS_SEED=1 npm test -- test/worker/turns.test.ts      repeats the run of seed 1
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
@@ -8,7 +8,7 @@ import { type QueueShare, type Turn, Turns } from '../../src/worker/turns.ts'
 
 const seed = Number(process.env['HOLDFAST_TURNS_SEED'] ?? Date.now() % 0x7fffffff)
 
-/** Queues with so many jobs ready, and a worker that claims from them as it is told to. */
+/** Queues with a number of ready jobs, and a worker that claims from them as `Turns` says. */
 class World {
   readonly turns: Turns
   readonly ready = new Map<string, number>()
@@ -25,7 +25,7 @@ class World {
     this.turns.woken(queue)
   }
 
-  /** One look with so many free places; false when it has nothing to ask for. */
+  /** One look with this many free slots; false if there is nothing to claim. */
   look(free: number): boolean {
     const turn = this.turns.next(free, this.now)
     if (turn === 'ask') for (const [queue, ready] of this.ready) if (ready > 0) this.turns.found(queue)
@@ -33,18 +33,18 @@ class World {
     return turn !== null
   }
 
-  /** As a store takes them: queue by queue in the order they are named. `meanwhile` comes too late for it to see. */
+  /** Claims queue by queue in the order in which they are named. `meanwhile` happens too late for the claim to see. */
   claim({ queues, max, isSurvey }: Turn, meanwhile: () => void = () => {}): void {
-    const brought: { queue: string }[] = []
+    const claimed: { queue: string }[] = []
     for (const queue of queues) {
-      const many = Math.min(max - brought.length, this.ready.get(queue) ?? 0)
-      for (let i = 0; i < many; i++) brought.push({ queue })
+      const many = Math.min(max - claimed.length, this.ready.get(queue) ?? 0)
+      for (let i = 0; i < many; i++) claimed.push({ queue })
       if (many > 0) count(this.ready, queue, -many)
       count(this.running, queue, many)
       count(this.taken, queue, many)
     }
     meanwhile()
-    this.turns.taken({ queues, max, isSurvey }, brought)
+    this.turns.taken({ queues, max, isSurvey }, claimed)
   }
 
   end(queue: string): void {
@@ -56,7 +56,7 @@ class World {
     for (const [queue, running] of this.running) for (let i = 0; i < running; i++) this.end(queue)
   }
 
-  /** So many looks with all places free. */
+  /** This many looks, each with all slots free. */
   work(looks: number, free: number): void {
     for (let i = 0; i < looks; i++) {
       this.now += 1
@@ -78,7 +78,7 @@ function share(name: string, options: Partial<QueueShare> = {}): QueueShare {
   return { name, weight: 1, limit: Number.POSITIVE_INFINITY, ...options }
 }
 
-test('busy queues are served in proportion to their weights, whatever the weights and places', (t) => {
+test('busy queues are served in proportion to their weights, for any weights and number of slots', (t) => {
   t.diagnostic(`HOLDFAST_TURNS_SEED=${seed}`)
   const weights = fc.array(fc.integer({ min: 1, max: 50 }), { minLength: 2, maxLength: 8 })
   const property = fc.property(weights, fc.integer({ min: 1, max: 40 }), (drawn, free) => {
@@ -96,7 +96,7 @@ test('busy queues are served in proportion to their weights, whatever the weight
   fc.assert(property, { seed, numRuns: 50 })
 })
 
-test('a backlog in one queue does not keep another waiting that comes later', () => {
+test('a backlog in one queue does not delay a queue that comes later', () => {
   const world = new World([share('backlog'), share('late')])
   world.enqueue('backlog', 1_000_000)
   world.work(1_000, 10)
@@ -105,7 +105,7 @@ test('a backlog in one queue does not keep another waiting that comes later', ()
   assert.ok(world.takenOf('late') >= 40, `${world.takenOf('late')} were taken`)
 })
 
-test('what a queue took while it was alone is not held against it, however long ago it was idle', () => {
+test('what a queue claimed while it was alone is no debt later', () => {
   const world = new World([share('a'), share('b')])
   world.enqueue('a', 100_000)
   world.work(20_000, 10)
@@ -118,14 +118,14 @@ test('what a queue took while it was alone is not held against it, however long 
   assert.ok(world.takenOf('a') - before >= 40, `${world.takenOf('a') - before} were taken`)
 })
 
-test('a queue alone gets all free places and not one more, whatever its weight', () => {
+test('a single queue gets exactly all free slots, whatever its weight', () => {
   const turns = new Turns([share('mail', { weight: 13.131675883708684 }), share('post')])
   turns.next(3, 0) // the survey
   turns.woken('mail')
   assert.deepEqual(turns.next(3, 1), { queues: ['mail'], max: 3, isSurvey: false })
 })
 
-test('idle time earns no credit: who comes back shares, and does not take everything', () => {
+test('idle time earns no credit: a queue that was idle shares the slots, and does not take all', () => {
   const world = new World([share('busy'), share('idle')])
   world.enqueue('busy', 1_000_000)
   world.work(10_000, 10)
@@ -135,12 +135,12 @@ test('idle time earns no credit: who comes back shares, and does not take everyt
   assert.ok(world.takenOf('busy') - before >= 40)
 })
 
-test('a queue that is held back by its own limit earns no credit either, and lends none to who comes', () => {
+test('a queue at its own limit earns no credit either, and gives none to a queue that comes later', () => {
   const world = new World([share('slow', { limit: 1 }), share('busy'), share('new')])
   world.enqueue('slow', 1_000_000)
   world.enqueue('busy', 1_000_000)
   world.work(2, 10)
-  // One job of `slow` runs on and on, at the limit of its queue.
+  // One job of `slow` keeps running, at the limit of its queue.
   while (world.running.get('slow') !== 1) world.look(10)
   for (let i = 0; i < 10_000; i++) {
     world.now += 1
@@ -158,18 +158,18 @@ test('a queue that is held back by its own limit earns no credit either, and len
   assert.ok(world.takenOf('busy') - before >= 20, `${world.takenOf('busy') - before} were taken`)
 })
 
-test('jobs that become ready while a claim is on its way are not forgotten', () => {
+test('jobs that become ready during a claim are not forgotten', () => {
   const turns = new Turns([share('mail')])
   turns.woken('mail')
   turns.taken(turns.next(5, 0) as Turn, []) // the survey or the claim, whichever came first
   turns.woken('mail')
   const turn = turns.next(5, 1) as Turn
-  turns.woken('mail') // the claim may have looked before this
+  turns.woken('mail') // the claim may have read before this
   turns.taken(turn, [])
   assert.deepEqual(turns.next(5, 2), { queues: ['mail'], max: 5, isSurvey: false })
 })
 
-test('a claim that brings less than it asked for ends the turn of its queue, until somebody wakes it', () => {
+test('a claim that returns less than it asked for ends the turn of its queue, until a wake-up', () => {
   const turns = new Turns([share('mail')])
   const survey = turns.next(5, 0) as Turn
   assert.deepEqual(survey, { queues: ['mail'], max: 5, isSurvey: true })
@@ -181,7 +181,7 @@ test('a claim that brings less than it asked for ends the turn of its queue, unt
   assert.deepEqual(turns.next(4, 2), { queues: ['mail'], max: 4, isSurvey: false })
 })
 
-test('what nobody told of is found: at the start, after a quiet while, and once a second beside a busy queue', () => {
+test('work without a wake-up is found at the start, after a quiet second, and once a second beside a busy queue', () => {
   const world = new World([share('busy'), share('quiet')])
   world.ready.set('quiet', 1)
   world.work(1, 10)
@@ -189,7 +189,7 @@ test('what nobody told of is found: at the start, after a quiet while, and once 
   world.ready.set('quiet', 1)
   world.work(5, 10)
   assert.equal(world.takenOf('quiet'), 1)
-  world.turns.doubt()
+  world.turns.surveySoon()
   world.work(1, 10)
   assert.equal(world.takenOf('quiet'), 2)
   world.enqueue('busy', 1_000_000)
@@ -198,7 +198,7 @@ test('what nobody told of is found: at the start, after a quiet while, and once 
   assert.equal(world.takenOf('quiet'), 3)
 })
 
-test('a survey that some queues fill is followed by another, so that the rest are seen at once', () => {
+test('a survey that some queues fill is followed by another at once, so that the others are claimed from too', () => {
   const world = new World([share('a'), share('b'), share('c')])
   for (const queue of ['a', 'b', 'c']) world.ready.set(queue, 1_000)
   world.work(6, 4)
@@ -208,7 +208,7 @@ test('a survey that some queues fill is followed by another, so that the rest ar
   )
 })
 
-test('a worker for every queue asks where there is work, shares it out, and remembers few that are idle', () => {
+test('a worker for every queue asks which queues have work, shares its slots, and remembers few idle queues', () => {
   const world = new World(null)
   assert.equal(world.turns.next(1, 0), 'ask')
   for (let i = 0; i < 2_000; i++) world.ready.set(`q${i}`, 1)
@@ -220,7 +220,7 @@ test('a worker for every queue asks where there is work, shares it out, and reme
   assert.equal(world.takenOf('q1'), 2)
 })
 
-test('wake-ups of queues that are not there are remembered up to a bound, and real work is found all the same', () => {
+test('wake-ups of unknown queues are remembered up to a bound, and real work is still found', () => {
   const world = new World(null)
   for (let i = 0; i < 100_000; i++) world.turns.woken(`forged${i}`)
   assert.ok(world.turns.size <= 1_000, `${world.turns.size} are remembered`)
@@ -232,7 +232,7 @@ test('wake-ups of queues that are not there are remembered up to a bound, and re
   assert.ok(world.turns.size <= 1_000, `${world.turns.size} are remembered`)
 })
 
-test('whatever happens: no queue above its limit, no claim above the free places, and in the end all is taken', (t) => {
+test('in any sequence of steps no queue exceeds its limit, no claim the free slots, and in the end every job is claimed', (t) => {
   t.diagnostic(`HOLDFAST_TURNS_SEED=${seed}`)
   const queue = fc.record({
     weight: fc.double({ min: 0.01, max: 100, noNaN: true }),
@@ -263,7 +263,7 @@ test('whatever happens: no queue above its limit, no claim above the free places
           const running = world.running.get(name) ?? 0
           assert.ok(running >= 0 && running <= limit, `${running} run of queue ${name}, whose limit is ${limit}`)
         }
-        assert.ok(free() >= 0, `${-free()} more run than there are places`)
+        assert.ok(free() >= 0, `${-free()} more run than there are slots`)
       }
       for (const each of steps) {
         const name = String('at' in each ? each.at % queues.length : 0)
@@ -283,13 +283,13 @@ test('whatever happens: no queue above its limit, no claim above the free places
         }
         check()
       }
-      // From here on everything ends at once, and whenever there is nothing to ask for, a quiet second goes by.
+      // From here on all jobs end at once, and whenever there is nothing to claim, a quiet second passes.
       const isLeft = () => [...world.ready.values()].some((ready) => ready > 0)
       for (let looks = 0; isLeft() && looks < 10_000; looks++) {
         world.endAll()
         if (!world.look(free())) {
           world.now += 1_000
-          world.turns.doubt()
+          world.turns.surveySoon()
         }
         check()
       }

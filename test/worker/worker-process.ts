@@ -1,16 +1,16 @@
-// A worker in a process of its own (`programs/works.ts`), and all that it has said so far.
+// A worker in a process of its own (`programs/works.ts`), and everything that it has reported so far.
 
 import type { EventName } from '../../src/events.ts'
 import { Program } from '../sqlite/process.ts'
-import type { Said, WorksOptions } from './programs/works.ts'
+import type { Report, WorksOptions } from './programs/works.ts'
 
 export class WorkerProcess implements AsyncDisposable {
   readonly name: string
   readonly #program: Program
-  readonly #said: Said[] = []
-  #onSaid = Promise.withResolvers<void>()
+  readonly #reports: Report[] = []
+  #onReport = Promise.withResolvers<void>()
 
-  /** Resolves when it works. */
+  /** Resolves when the worker has started. */
   static async start(url: string, name: string, options: WorksOptions): Promise<WorkerProcess> {
     const process = new WorkerProcess(url, name, options)
     await process.until(() => process.events('worker.started').length > 0)
@@ -28,36 +28,36 @@ export class WorkerProcess implements AsyncDisposable {
     return this.#program.ended
   }
 
-  /** The jobs whose handlers have begun, as often as they have. */
+  /** The jobs whose handlers have begun, once for each time. */
   get began(): { readonly id: string; readonly attempt: number }[] {
-    return this.#said.flatMap((said) => ('began' in said ? [{ id: said.began, attempt: said.attempt }] : []))
+    return this.#reports.flatMap((report) => ('began' in report ? [{ id: report.began, attempt: report.attempt }] : []))
   }
 
-  /** The jobs whose handlers kept the event loop and have let go of it. */
-  get unblocked(): Extract<Said, { readonly unblocked: string }>[] {
-    return this.#said.filter((said) => 'unblocked' in said)
+  /** The jobs whose handlers blocked the event loop and do not any more. */
+  get unblocked(): Extract<Report, { readonly unblocked: string }>[] {
+    return this.#reports.filter((report) => 'unblocked' in report)
   }
 
-  get aborted(): Extract<Said, { readonly aborted: string }>[] {
-    return this.#said.filter((said) => 'aborted' in said)
+  get aborted(): Extract<Report, { readonly aborted: string }>[] {
+    return this.#reports.filter((report) => 'aborted' in report)
   }
 
-  events(name: EventName): Extract<Said, { readonly event: string }>[] {
-    return this.#said.filter((said) => 'event' in said).filter(({ event }) => event === name)
+  events(name: EventName): Extract<Report, { readonly event: string }>[] {
+    return this.#reports.filter((report) => 'event' in report).filter(({ event }) => event === name)
   }
 
-  /** Resolves when it has said enough; rejects when it ends before. */
+  /** Resolves when the condition holds; rejects if the process ends before. */
   async until(isEnough: () => boolean): Promise<void> {
-    while (!isEnough()) await this.#onSaid.promise
+    while (!isEnough()) await this.#onReport.promise
   }
 
-  /** Resolves when this has happened so many times. */
+  /** Resolves when the event was emitted this many times. */
   happened(name: EventName, times: number): Promise<void> {
     return this.until(() => this.events(name).length >= times)
   }
 
-  /** Lets the handlers end that wait to be told. */
-  tell(): void {
+  /** Lets the handlers of `waitForGo` end. */
+  go(): void {
     this.#program.tell('go on')
   }
 
@@ -72,13 +72,13 @@ export class WorkerProcess implements AsyncDisposable {
   async #listen(): Promise<void> {
     try {
       for (;;) {
-        this.#said.push(await this.#program.hear<Said>())
-        this.#onSaid.resolve()
-        this.#onSaid = Promise.withResolvers()
+        this.#reports.push(await this.#program.hear<Report>())
+        this.#onReport.resolve()
+        this.#onReport = Promise.withResolvers()
       }
     } catch (error) {
-      this.#onSaid.promise.catch(() => {}) // nobody may wait for more
-      this.#onSaid.reject(error)
+      this.#onReport.promise.catch(() => {}) // no test may be waiting for more
+      this.#onReport.reject(error)
     }
   }
 }

@@ -1,17 +1,17 @@
 import { isRefused } from '../../errors.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { AcceptAnswer, AcceptRequest } from '../store.ts'
-import { type Care, orAlone } from './alone.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { leaving, lockJobs } from './control.ts'
-import type { FollowUps, StoreContext } from './enqueue.ts'
+import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
+import { orInOwnTransaction, type StatementPolicy } from './statement-policy.ts'
 
-/** The job is locked first, then the entry. So of two calls that accept the same offer the second waits, and finds nothing. */
+/** The job is locked first, then the entry. So if two calls accept the same offer, the second waits, and finds nothing. */
 export async function accept(context: StoreContext, request: AcceptRequest): Promise<AcceptAnswer> {
   let ready = new Map<string, number>()
-  let followUps: FollowUps = {}
-  const take = async (tx: PgTransaction, care: Care): Promise<AcceptAnswer> => {
+  let afterCommit: AfterCommit = {}
+  const take = async (tx: PgTransaction, policy: StatementPolicy): Promise<AcceptAnswer> => {
     const job = (await lockJobs(tx, [request.id], { waits: true })).get(request.id)
     await tx.readClock()
     if (job?.state !== 'scheduled') return 'stale'
@@ -20,7 +20,7 @@ export async function accept(context: StoreContext, request: AcceptRequest): Pro
       [request.key, request.version, tx.now],
     )
     if (deleted.length === 0) return 'stale'
-    const writer = new SettlementWriter(tx, context.lanes, care)
+    const writer = new SettlementWriter(tx, context.lanes, policy)
     const { id, result, effects } = request
     const annotations = encodeAnnotations(request.annotations)
     const ended = [
@@ -37,15 +37,15 @@ export async function accept(context: StoreContext, request: AcceptRequest): Pro
     writer.touch(leaving(job))
     const enqueued = effects ? await writer.apply([effects]) : []
     ready = writer.becameReady
-    followUps = writer.followUps
+    afterCommit = writer.afterCommit
     return { enqueued }
   }
   const answer = await context.lanes.withLanes(async () => {
     await context.lanes.open(request.effects?.enqueue ?? [])
-    return orAlone((care) => context.db.transact((tx) => tx.attempt(() => take(tx, care))))
+    return orInOwnTransaction((policy) => context.db.transact((tx) => tx.attempt(() => take(tx, policy))))
   })
   if (isRefused(answer) || answer === 'stale') return answer
   context.announce(ready)
-  await context.followUp(followUps)
+  await context.afterCommit(afterCommit)
   return answer
 }

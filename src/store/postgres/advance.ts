@@ -1,14 +1,14 @@
 import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
-import { addAnyway, comesReady, countReady, type FollowUps, type StoreContext } from './enqueue.ts'
+import { type AfterCommit, addOrInsertDead, comesReady, countReady, type StoreContext } from './enqueue.ts'
 
 /**
- * The cursor's row is locked first. So a call with an old version waits for the one with the current version, and is answered that it is
- * stale. An advance never waits for a lane, because schedules are fired one after the other: a slot whose lane is busy is left to a later
- * look.
+ * The cursor's row is locked first. So a call with an old version waits for the call with the current version, and is answered
+ * `stale`. An advance never waits for a lane, because schedules are fired one after the other. A slot whose lane is busy is
+ * tried again later.
  */
 export async function advance(context: StoreContext, { jobs, ...move }: AdvanceRequest): Promise<AdvanceAnswer> {
-  let followUps: FollowUps = {}
+  let afterCommit: AfterCommit = {}
   const answer = await context.lanes.withLanesNow(async (ask): Promise<AdvanceAnswer> => {
     ask(jobs)
     if (!context.lanes.knows(jobs)) return 'busy'
@@ -19,8 +19,8 @@ export async function advance(context: StoreContext, { jobs, ...move }: AdvanceR
         const [row] = await tx.query('select holdfast.kv_write($1::jsonb, null, $2)::text', [writes, tx.now])
         const [moved] = JSON.parse(row?.[0] ?? '[]') as [Exclude<KvAnswer, { refused: unknown }>]
         if (!moved.applied) return 'stale'
-        const added = await addAnyway(tx, context.lanes, jobs, 'schedule')
-        followUps = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
+        const added = await addOrInsertDead(tx, context.lanes, jobs, 'schedule')
+        afterCommit = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
         return { version: moved.version as number, enqueued: added.enqueued }
       }),
     )
@@ -29,7 +29,7 @@ export async function advance(context: StoreContext, { jobs, ...move }: AdvanceR
     context.announce(
       countReady(jobs.filter((job, i) => comesReady(context.lanes, job) && answer.enqueued[i]?.status === 'created')),
     )
-    await context.followUp(followUps)
+    await context.afterCommit(afterCommit)
   }
   return answer
 }

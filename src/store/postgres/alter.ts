@@ -1,4 +1,4 @@
-// What people do to single jobs that wait or have ended: wake, reschedule, reprioritise, delete; and to many: purge.
+// Verbs for operators. For single jobs that wait or have ended: wake, reschedule, reprioritise, delete. For many jobs: purge.
 
 import type { JobState } from '../../job/record.ts'
 import { encodeWake } from '../../job/stored.ts'
@@ -26,7 +26,7 @@ export async function alter(context: StoreContext, requests: readonly AlterReque
     }),
   )
   context.announce(ready)
-  await context.followUp({
+  await context.afterCommit({
     keyRefs: touched.flatMap(({ keyRef }) => keyRef ?? []),
     batches: touched.flatMap(({ batch }) => (batch > 0 ? [batch] : [])),
   })
@@ -80,7 +80,7 @@ class Alteration {
     const state = ended[0] as JobState
     if (as !== 'delete') return [cannotAlter(id, state, as)]
     const [row] = await this.#tx.query('select holdfast.delete_ended($1, $2)', [id, this.#tx.now])
-    return row?.[0] === '0' ? [] : [{ state }] // gone: somebody has requeued it meanwhile
+    return row?.[0] === '0' ? [] : [{ state }] // gone: another call has requeued it meanwhile
   }
 
   async #wake(id: string, job: LockedJob, data: string | null): Promise<AlterAnswer> {
@@ -90,7 +90,7 @@ class Alteration {
     return state === 'scheduled' ? this.#move(id, job, this.#tx.now) : { state }
   }
 
-  /** One that is ready stays so, also where the clock was set back. */
+  /** A ready job stays ready, also if the clock was set back. */
   async #reprioritise(id: string, job: LockedJob, priority: number): Promise<AlterAnswer> {
     const { state, queue, runAt } = job
     if (priority === job.priority) return { state }
@@ -99,7 +99,7 @@ class Alteration {
     return this.#move(id, { ...job, lane: Number(row[0]) }, state === 'scheduled' ? runAt : this.#tx.now)
   }
 
-  /** Where it did come back once, it does not any more. */
+  /** `lane & ~1`: a job that was released or rescued loses its precedence. */
   async #move(id: string, job: LockedJob, runAt: number): Promise<AlterAnswer> {
     const { queue, lane } = job
     const { now } = this.#tx
@@ -136,7 +136,8 @@ export async function purge(context: StoreContext, { queue, states }: PurgeReque
       for (const batch of step.batches) batches.add(batch)
     }
   }
-  await context.followUp({ keyRefs: [...keyRefs], batches: [...batches] }) // at the end, or who is let in would be purged as well
+  // At the end: jobs that are admitted earlier would be purged too.
+  await context.afterCommit({ keyRefs: [...keyRefs], batches: [...batches] })
   return { deleted }
 }
 
@@ -144,7 +145,7 @@ interface PurgeStep {
   readonly deleted: number
   readonly keyRefs: readonly string[]
   readonly batches: readonly number[]
-  /** Where the next step goes on; null: there is none. */
+  /** Where the next step goes on; null: this was the last one. */
   readonly mark: string | null
 }
 

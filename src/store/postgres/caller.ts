@@ -1,13 +1,15 @@
-// Whether what was given as `tx` has a transaction open. What is enqueued outside of one stays when the caller rolls back, so it
-// is refused before anything is sent.
+// Checks that the caller's `tx` has a transaction open. A job that is enqueued without one stays when the caller rolls back. So
+// such an enqueue is refused before anything is sent.
 //
-// A pool has no transaction: each of its statements may run on another connection. A client of `pg` says by
-// `getTransactionStatus` what the server told it after its last statement: `I` is idle, so no transaction is open. That costs no
-// round trip. A status is old while statements are under way, such as a `begin` that was not awaited; then the client's `drain`
-// event is waited for. What has no such method (an adapter, a client that is wrapped) is taken as it is.
+// - A pool has no transaction: each of its statements may run on another connection.
+// - A client of `pg` answers by `getTransactionStatus` the status that the server sent after the last statement. `I` is idle: no
+//   transaction is open. This costs no round trip.
+// - The status is old while statements are under way, such as a `begin` that was not awaited. Then the check waits for the
+//   client's `drain` event.
+// - A value without this method (an adapter, a wrapped client) is accepted as it is.
 //
-// The server cannot be asked within the statement itself: the start of a transaction and of its statement differ by some
-// microseconds also where a single statement is sent without `begin`, because it is parsed first.
+// REJECTED: to ask the server within the statement itself. The start of a transaction and the start of its statement differ by
+// some microseconds even if a single statement is sent without `begin`, because the statement is parsed first.
 
 import { HoldfastError } from '../../errors.ts'
 
@@ -38,7 +40,7 @@ function isPgClient(tx: unknown): tx is PgClient {
   return [getTransactionStatus, once, off].every((method) => typeof method === 'function')
 }
 
-/** Resolves when its statements have been answered, or it is gone. */
+/** Resolves when the client's statements have been answered, or its connection has ended. */
 async function drained(client: PgClient): Promise<void> {
   await new Promise<void>((resolve) => {
     const done = () => {

@@ -1,12 +1,15 @@
-// Claim. The statement and why it hides nothing are in `schema/functions/claim.ts`.
+// Claim. The statement, and the proof that no job is missed, are in `schema/functions/claim.ts`.
 //
-// One claim in flight per store and list of queues: claims of one lane wait for each other on the server, where each of them
-// would keep a connection. Leases of claims that were settled to the last job are removed some at a time, with a claim.
+// IN FLIGHT. One claim at a time for each store and list of queues. Claims of one lane wait for each other on the server, and
+// each of them would hold a connection meanwhile.
 //
-// Where the last claim of a queue brought one job, the next may be for one that is alone, too: a cheaper claim looks for that
-// (`schema/functions/claim-one.ts`), and where it does not fit, the one for everything follows. And a claim goes over the
-// connection that listens while nobody else asks there: what a job now and then is told by is awake, and needs no turn in
-// the pool.
+// FINISHED CLAIMS. When all jobs of a claim are settled, its leases are removed by a later claim, many at a time.
+//
+// SINGLE JOBS. If the last claim of a queue brought one job, the next one probably brings one job too. So a cheaper statement is
+// tried first (`schema/functions/claim-one.ts`). If it does not fit, the full claim follows.
+//
+// CONNECTION. While the connection that listens is free, a claim goes over it. Its session has just received the notification,
+// so it is awake, and the claim does not wait for a connection of the pool.
 
 import { newToken } from '../../runtime/id.ts'
 import type { ClaimedJob, ClaimRequest } from '../store.ts'
@@ -16,7 +19,7 @@ import type { Database } from './connection/database.ts'
 import { withRetry } from './connection/failures.ts'
 import { toFences, tokenOf } from './fence.ts'
 import type { Lane, LaneName, Lanes } from './lanes.ts'
-import { repairRestored } from './schema/repair-restored.ts'
+import { repairRestored } from './schema/check-restored.ts'
 import type { Wakes } from './wake.ts'
 
 interface OpenClaim {
@@ -29,10 +32,10 @@ export class Claimer {
   readonly #db: Database
   readonly #lanes: Lanes
   readonly #wakes: Wakes
-  /** Lanes of queues that have no other, by the queue's name, whose last claim brought one job. */
-  readonly #alone = new Map<string, LaneName>()
-  /** Until when a queue is not thought of so again, where it did not fit. */
-  readonly #misfits = new Map<string, number>()
+  /** By the name of a queue: its only lane, if the last claim brought one job. */
+  readonly #singleJobLanes = new Map<string, LaneName>()
+  /** Queues for which the single-job claim did not fit, and until when it is not tried there. */
+  readonly #notSingleUntil = new Map<string, number>()
   readonly #inFlight = new Map<string, Promise<unknown>>()
   /** Claims of this process that are not settled yet. */
   readonly #open = new Map<string, OpenClaim>()
@@ -64,11 +67,11 @@ export class Claimer {
     const finished = this.#finished.length < finishedMin ? [] : this.#finished.splice(0, finishedMax)
     let isSent = false
     const rows = await withRetry(() =>
-      this.#healing(async () => {
+      this.#withRepair(async () => {
         const isAgain = isSent
         isSent = true
-        const alone = isAgain ? null : await this.#claimOne(request, token, finished)
-        return alone ?? this.#claimAny(request, token, finished, isAgain)
+        const single = isAgain ? null : await this.#claimOne(request, token, finished)
+        return single ?? this.#claimAny(request, token, finished, isAgain)
       }),
     )
     const jobs: ClaimedJob[] = []
@@ -79,23 +82,23 @@ export class Claimer {
     return jobs
   }
 
-  /** Null: there is more to it than one job at most. */
+  /** Null: the single-job claim does not fit, and has done nothing. */
   async #claimOne(
     { queues, max, leaseMs, worker }: ClaimRequest,
     token: string,
     finished: readonly string[],
   ): Promise<Row[] | null> {
     const queue = queues?.length === 1 ? (queues[0] as string) : null
-    const lane = queue === null ? undefined : this.#alone.get(queue)
+    const lane = queue === null ? undefined : this.#singleJobLanes.get(queue)
     if (queue === null || lane === undefined) return null
     const { no, epoch } = lane
     const values = [token, worker, leaseMs, max, queue, no, epoch, list(finished), this.#db.now]
     const rows = await this.#ask(selectOne, values)
-    if (rows.length === 0) this.#finished.push(...finished) // it wrote nothing
+    if (rows.length === 0) this.#finished.push(...finished) // it wrote nothing, so it removed no leases
     if (rows[0]?.[0] !== null) return rows
-    this.#alone.delete(queue)
-    if (this.#misfits.size >= aloneMax) this.#misfits.clear()
-    this.#misfits.set(queue, performance.now() + misfitMs)
+    this.#singleJobLanes.delete(queue)
+    if (this.#notSingleUntil.size >= singleJobLanesMax) this.#notSingleUntil.clear()
+    this.#notSingleUntil.set(queue, performance.now() + notSingleMs)
     return null
   }
 
@@ -115,13 +118,14 @@ export class Claimer {
 
   #learn([job, ...others]: readonly ClaimedJob[], [row]: readonly Row[]): void {
     if (!job) return
-    const isPlain = others.length === 0 && row?.[14] === 't' && (this.#misfits.get(job.queue) ?? 0) < performance.now()
-    if (!isPlain) this.#alone.delete(job.queue)
-    else if (this.#alone.size < aloneMax) this.#alone.set(job.queue, laneNameOf(row))
+    const isPlain =
+      others.length === 0 && row?.[14] === 't' && (this.#notSingleUntil.get(job.queue) ?? 0) < performance.now()
+    if (!isPlain) this.#singleJobLanes.delete(job.queue)
+    else if (this.#singleJobLanes.size < singleJobLanesMax) this.#singleJobLanes.set(job.queue, laneNameOf(row))
   }
 
-  /** A cursor ahead of the cluster's own numbers was restored from another one; a session may have been set otherwise. */
-  async #healing<T>(action: () => Promise<T>): Promise<T> {
+  /** HF001: the session is not read committed. HF003: a cursor is ahead of this cluster, so it was restored from another one. */
+  async #withRepair<T>(action: () => Promise<T>): Promise<T> {
     try {
       return await action()
     } catch (error) {
@@ -134,8 +138,8 @@ export class Claimer {
   }
 
   /**
-   * These holds have ended by a settlement that landed. A hold ends so at most once, so a claim all of whose holds have
-   * ended holds nothing; one of which some were lost is left to the sweep.
+   * These leases were ended by settlements. A lease ends in this way at most once. So when as many leases of a claim have ended
+   * as it had, the claim is finished. A claim with a lost lease is left to the sweep.
    */
   forget(fences: readonly string[]): void {
     for (let at = 0; at < fences.length; ) {
@@ -158,7 +162,7 @@ export class Claimer {
 
   async #toClaimed(token: string, row: Row): Promise<ClaimedJob[]> {
     const lane = await this.#lanes.named(laneNameOf(row))
-    if (!lane) return [] // the server that answered is gone, and the claim with it
+    if (!lane) return [] // a failover lost the claim
     const ids = column(row, 5)
     const texts = textsOf(row, ids.length) ?? (await this.#textsOneByOne(ids))
     return toClaimed(row, { token, lane, ids, texts })
@@ -179,10 +183,10 @@ interface Texts {
   readonly payloads: readonly string[]
 }
 
-/** Payloads and headers by job. One that was written behind our back may hold what joins them: then they are read singly. */
+/** Payloads and headers by job. Null: a row that Holdfast did not write contains the separator, so they must be read singly. */
 function textsOf(row: Row, count: number): Texts | null {
-  const headers = row[10] == null ? null : row[10].split(joint)
-  const payloads = (row[11] as string).split(joint)
+  const headers = row[10] == null ? null : row[10].split(separator)
+  const payloads = (row[11] as string).split(separator)
   return payloads.length === count && (headers === null || headers.length === count) ? { headers, payloads } : null
 }
 
@@ -226,21 +230,21 @@ function column(row: Row, at: number): string[] {
   return parseList(row[at] as string)
 }
 
-/** A column of numbers, where one may stand for all. */
+/** A column of numbers. A column with one number has the same one for all jobs. */
 function numbers(row: Row, at: number): (i: number) => number {
   const values = column(row, at)
   const [first] = values.map(Number)
   return values.length === 1 ? () => first as number : (i) => Number(values[i])
 }
 
-const joint = '\x1e'
+const separator = '\x1e'
 const selectTexts = 'select id, headers, payload from holdfast.job where id = any ($1::uuid[])'
 const select = 'select * from holdfast.claim($1, $2, $3, $4, $5, $6, $7, $8)'
 const selectOne = 'select * from holdfast.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9)'
-/** Fewer are not worth a claim's time: what is left of them goes when it expires. */
+/** A claim removes leases of finished claims only if there are so many. The others are removed when they expire. */
 const finishedMin = 8
 const finishedMax = 1_000
-/** Queues that are remembered. */
-const aloneMax = 1_000
-/** A claim that does not fit costs a statement. */
-const misfitMs = 1_000
+/** How many queues are remembered. */
+const singleJobLanesMax = 1_000
+/** A single-job claim that does not fit costs one statement, so it is not tried again for this time. */
+const notSingleMs = 1_000

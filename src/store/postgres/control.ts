@@ -1,7 +1,7 @@
-// What people do to jobs and queues from outside: pause, cancel, requeue.
+// Verbs for operators: pause, cancel, requeue.
 //
-// Cancel must know whether a job waits or runs, and claims leave no mark on it. Which locks that takes, and in which order, is in
-// `schema/functions/lock-jobs.ts`.
+// Cancel must know whether a job waits or runs, and claims write nothing into the job's row. Which locks that takes, and in
+// which order, is in `schema/functions/lock-jobs.ts`.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -23,17 +23,17 @@ import type {
   RequeueAnswer,
   RequeueFilter,
 } from '../store.ts'
-import { type Care, eachAlone } from './alone.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { awaitClaims, changeQueue } from './define.ts'
-import type { FollowUps, StoreContext } from './enqueue.ts'
+import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { liveOrEnded, readCounts, readReady } from './read.ts'
 import { deadColumns } from './schema/functions/requeue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
+import { orEachInOwnTransaction, type StatementPolicy } from './statement-policy.ts'
 
-/** Once a pause was answered, no claim takes a job of this queue. Answers which queue has ready jobs that may be claimed again. */
+/** After a pause is answered, no claim takes a job of this queue. A resume answers how many ready jobs may be claimed again. */
 export async function pause(
   context: StoreContext,
   queue: string,
@@ -57,26 +57,28 @@ export async function pause(
 }
 
 export async function cancel(context: StoreContext, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
-  const answers = await eachAlone(requests, (some, care) => cancelTogether(context, some, care))
+  const answers = await orEachInOwnTransaction(requests, (some, policy) =>
+    cancelInOneTransaction(context, some, policy),
+  )
   context.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
   return answers
 }
 
-async function cancelTogether(
+async function cancelInOneTransaction(
   context: StoreContext,
   requests: readonly CancelRequest[],
-  care: Care,
+  policy: StatementPolicy,
 ): Promise<CancelAnswer[]> {
   const { db, lanes } = context
   let ready = new Map<string, number>()
-  let followUps: FollowUps = {}
+  let afterCommit: AfterCommit = {}
   const cancelAll = async (tx: PgTransaction) => {
     const ids = requests.map(({ id }) => id)
     await lockJobs(tx, ids, { waits: true })
     await tx.readClock()
-    const writer = new SettlementWriter(tx, lanes, care)
+    const writer = new SettlementWriter(tx, lanes, policy)
     const answered: CancelAnswer[] = []
-    // Read one by one: the effects of the one before may have moved this one.
+    // Read one by one: the effects of an earlier request may have moved this job.
     for (const request of requests) {
       const [job] = await liveOrEnded<LockedJob | Refused>(
         async () => [...(await lockJobs(tx, [request.id])).values()],
@@ -85,7 +87,7 @@ async function cancelTogether(
       answered.push(await cancelOne(tx, writer, request, job ?? notFound(request.id)))
     }
     ready = writer.becameReady
-    followUps = writer.followUps
+    afterCommit = writer.afterCommit
     return answered
   }
   const answers = await lanes.withLanes(async () => {
@@ -93,7 +95,7 @@ async function cancelTogether(
     return db.transact(cancelAll)
   })
   context.announce(ready)
-  await context.followUp(followUps)
+  await context.afterCommit(afterCommit)
   return answers
 }
 
@@ -114,13 +116,15 @@ export interface LockedJob {
   readonly keyRef: string | null
 }
 
-/** The batch and the limit key that get a slot back when it goes: the limit key only where the job had one. */
+/** The batch and the limit key to check when the job is gone: the limit key only if the job had a slot. */
 export function leaving({ state, batch, keyRef }: LockedJob): Pick<LockedJob, 'batch' | 'keyRef'> {
   return { batch, keyRef: state === 'ready' ? keyRef : null }
 }
 
-/** Live jobs of these ids, their rows locked and, where they are ready, their lanes; and what state they are in. A transaction
- * waits for rows with its first locks; later ones are there already, or it starts over. */
+/**
+ * Locks the rows of live jobs with these ids and, for ready jobs, their lanes. Answers the jobs with their states. A
+ * transaction waits for rows only with its first locks (`waits`). Later it has them already, or it starts over.
+ */
 export async function lockJobs(
   tx: PgTransaction,
   ids: readonly string[],
@@ -170,7 +174,7 @@ async function cannotCancelEnded(tx: PgTransaction, id: string): Promise<Refused
   return ended.map(([state]) => cannotCancel(id, state as JobState))
 }
 
-/** Without a lock: one that lives cannot be requeued, whatever becomes of it. */
+/** Without a lock: a live job cannot be requeued, whatever its state is by then. */
 const selectLiveState = `select case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
     when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready' else 'running' end
   from holdfast.job j where j.id = $1`
@@ -187,11 +191,11 @@ export async function requeue(context: StoreContext, ids: readonly string[]): Pr
     return answered
   })
   context.announce(ready)
-  await context.followUp({ keyRefs: [...keyRefs] })
+  await context.afterCommit({ keyRefs: [...keyRefs] })
   return answers
 }
 
-/** Before the rows of these jobs, here as everywhere; see REMOVAL in `schema/functions/remove-batch.ts`. */
+/** Batches are locked before the rows of jobs, as everywhere; see REMOVAL in `schema/functions/remove-batch.ts`. */
 const lockBatchesOf =
   'select holdfast.lock_batches(array(select e.batch from holdfast.ended e where e.id = any ($1::uuid[])))'
 
@@ -228,12 +232,12 @@ async function keyRequired(tx: PgTransaction, queue: string): Promise<Refused> {
   return limitKeyRequired(queue, row?.[0] ?? null)
 }
 
-/** The limit keys of dead jobs that wait again; for a job that was stored dead, the one found just now. */
+/** The limit keys of dead jobs that wait again. For a job that was stored as dead, the key was found by this requeue. */
 async function limitKeyRefsOf(tx: PgTransaction, revived: readonly Row[]): Promise<string[]> {
   const keyRefs = revived.flatMap((row) => row[12] ?? [])
-  const buried = revived.filter((row) => row[12]?.endsWith(':')).map(([id]) => id as string)
-  if (buried.length === 0) return keyRefs
-  const found = await tx.query('select limit_key from holdfast.job where id = any ($1::uuid[])', [list(buried)])
+  const storedDead = revived.filter((row) => row[12]?.endsWith(':')).map(([id]) => id as string)
+  if (storedDead.length === 0) return keyRefs
+  const found = await tx.query('select limit_key from holdfast.job where id = any ($1::uuid[])', [list(storedDead)])
   return [...keyRefs, ...found.flatMap(([keyRef]) => keyRef ?? [])]
 }
 
@@ -247,7 +251,7 @@ export async function revive(tx: PgTransaction, dead: readonly Row[], dryRun: bo
 function pastOf(row: Row): string | null {
   const [, , past, attempt, worker, startedAt, finishedAt, ending, error] = row
   if (attempt == null) return past ?? null
-  const told = decodeError(error ?? null)
+  const jobError = decodeError(error ?? null)
   const costs = decodeAnnotations(row[13] ?? null)?.costs
   return encodePast(past ?? null, {
     attempt: Number(attempt),
@@ -255,14 +259,14 @@ function pastOf(row: Row): string | null {
     startedAt: Number(startedAt),
     endedAt: Number(finishedAt),
     ending: ending as 'failed',
-    ...(told && { error: told }),
+    ...(jobError && { error: jobError }),
     ...(costs && { costs }),
   })
 }
 
 const chunkMax = 1_000
 
-/** A place among the dead of a queue, newest first. */
+/** Where a chunk ended among the dead jobs of a queue, newest first. */
 interface Mark {
   readonly finishedAt: number
   readonly seq: string
@@ -271,8 +275,8 @@ interface Mark {
 const newest: Mark = { finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.MAX_SAFE_INTEGER) }
 
 /**
- * Queue by queue, newest first, each chunk from where the last one ended: so of the jobs with one dedup key the newest comes
- * back. A dry run frees nothing, so it remembers which keys the chunks before would have taken.
+ * Requeues queue by queue, newest first, each chunk from where the last one ended. So of the jobs with one dedup key the newest
+ * is requeued. A dry run takes no keys, so it remembers which keys earlier chunks would have taken.
  */
 export async function requeueAll(
   context: StoreContext,
@@ -285,11 +289,11 @@ export async function requeueAll(
     let mark: Mark | null = newest
     while (mark !== null) {
       const chunk: Chunk = await requeueChunk(context, { queue, filter, dryRun, mark })
-      for (const { id, slot, heldBy } of chunk.jobs) {
-        const blocker = heldBy ?? (dryRun && slot !== null ? taken.get(slot) : undefined)
+      for (const { id, dedupKey, heldBy } of chunk.jobs) {
+        const blocker = heldBy ?? (dryRun && dedupKey !== null ? taken.get(dedupKey) : undefined)
         if (blocker != null) skipped.push({ id, heldBy: blocker })
         else requeued += 1
-        if (slot !== null && blocker == null) taken.set(slot, id)
+        if (dedupKey !== null && blocker == null) taken.set(dedupKey, id)
       }
       mark = chunk.next
     }
@@ -305,7 +309,7 @@ async function queuesWithDead(db: Database, { queue }: RequeueFilter): Promise<n
 }
 
 interface Chunk {
-  readonly jobs: readonly { readonly id: string; readonly slot: string | null; readonly heldBy: string | null }[]
+  readonly jobs: readonly { readonly id: string; readonly dedupKey: string | null; readonly heldBy: string | null }[]
   readonly next: Mark | null
 }
 
@@ -320,24 +324,24 @@ async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark
   const keyRefs = new Set<string>()
   const chunk = await context.db.transact(async (tx): Promise<Chunk> => {
     await tx.readClock()
-    const place = [queue, mark.finishedAt, mark.seq]
+    const from = [queue, mark.finishedAt, mark.seq]
     const dead = await tx.query('select * from holdfast.dead_jobs($1, $2, $3, $4, $5, $6, $7, $8)', [
-      ...place,
+      ...from,
       ...[diedSince, diedBefore, error, chunkMax, !dryRun],
     ])
     const heldBy = await revive(tx, dead, dryRun)
     const jobs = dead.map((row, i) => ({
       id: row[0] as string,
-      slot: row[10] === 'live' ? `${row[9]} ${row[11]}` : null,
+      dedupKey: row[10] === 'live' ? `${row[9]} ${row[11]}` : null,
       heldBy: heldBy[i] ?? null,
     }))
     const revived = dead.filter((_, i) => !dryRun && heldBy[i] == null)
     for (const row of revived) ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
     for (const keyRef of await limitKeyRefsOf(tx, revived)) keyRefs.add(keyRef)
-    const last = dead.at(-1) // a chunk may be short and not the last
+    const last = dead.at(-1) // a short chunk need not be the last one
     return { jobs, next: last ? { finishedAt: Number(last[6]), seq: last[1] as string } : null }
   })
   context.announce(ready)
-  await context.followUp({ keyRefs: [...keyRefs] })
+  await context.afterCommit({ keyRefs: [...keyRefs] })
   return chunk
 }

@@ -20,8 +20,8 @@ import type { StoreContext } from './enqueue.ts'
 import { lowerLimits } from './limits/lower.ts'
 
 /**
- * Opens the lanes that jobs of these queues and notices of their deaths go to, so that later calls find most of them open. A lane that is
- * busy is left to them.
+ * Also opens the lanes of these queues and of their `onDead` queues, so that later calls find most of them open. A busy lane is
+ * left to those calls.
  */
 export async function define(context: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
   const { db, lanes, definitions, polls } = context
@@ -40,17 +40,17 @@ export async function define(context: StoreContext, queues: readonly QueueSettin
 }
 
 /**
- * Another open transaction may have made the row of this queue, or have it locked. The statement gives up after 20 ms then, with
- * every lock that it has, and is made again later (`lock-polls.ts`). So a definition that waits holds no connection, and not the lock
- * that all definitions with a new `onDead` need.
+ * Another open transaction may have inserted or locked the row of this queue. Then the statement gives up after 20 ms, releases
+ * all its locks, and is made again later (`lock-polls.ts`). So a definition that waits holds no connection, and does not hold
+ * the lock that all definitions with a new `onDead` need.
  */
 export function changeQueue({ db, polls }: StoreContext, text: string, values: readonly Value[]): Promise<Row[]> {
   return polls.until(() => withRetry(() => db.once(text, values), { failFast: true }))
 }
 
 /**
- * Gives up with a collision where another open transaction has the row of this queue. `lost`: the version that the server has lost; a queue
- * that has that version, or a later one, stays as it is.
+ * Fails with a collision if another open transaction has locked the row of this queue. `lost`: the version that the server has
+ * lost. A queue that has that version, or a later one, stays as it is.
  */
 export async function storeDefinition(
   db: Database,
@@ -58,7 +58,7 @@ export async function storeDefinition(
   lost: number | null = null,
 ): Promise<DefinedQueue> {
   const store = () => db.once(defineQueue, [...definitionOf(settings), lost])
-  const [row] = await withRetry(store, { failFast: true }).catch(throwRefused)
+  const [row] = await withRetry(store, { failFast: true }).catch(rethrowOnDeadCycle)
   return toDefined(settings.name, row)
 }
 
@@ -68,7 +68,7 @@ function toDefined(queue: string, row: Row | undefined): DefinedQueue {
   return { queue, version, versionBefore, changes: before && after ? changesOf(before, after) : [] }
 }
 
-/** What was committed for this queue goes for every claim from now on: those that know nothing of it yet are waited for. */
+/** Waits for claims that began before the last change of this queue was committed. After that, every claim follows the change. */
 export async function awaitClaims(db: Database, queue: string): Promise<void> {
   for (let after: number | null = 0; after !== null; ) {
     const [row] = await db.query('select holdfast.await_claims($1, $2)', [queue, after])
@@ -76,13 +76,13 @@ export async function awaitClaims(db: Database, queue: string): Promise<void> {
   }
 }
 
-/** Deaths would be told in a circle: says which. */
-export function throwRefused(error: unknown): never {
+/** HF008: the `onDead` queues would form a cycle. The error names it. */
+export function rethrowOnDeadCycle(error: unknown): never {
   const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }
   throw code === 'HF008' ? toError(onDeadCycle(JSON.parse(String(detail)))) : error
 }
 
-/** For a caller's transaction: a queue that is defined already stays as it is. */
+/** For a caller's transaction: a queue that has a definition keeps it. */
 export function defineIfNew(settings: QueueSettings): { readonly text: string; readonly values: readonly Value[] } {
   const text =
     'select version::text as defined from holdfast.define_queue($1::text, $2::text::jsonb, $3::boolean, true)'
@@ -95,7 +95,7 @@ function definitionOf(settings: QueueSettings): readonly Value[] {
   return [settings.name, encodeDefinition(redefined(null, settings)), settings.limits !== null]
 }
 
-/** Where it was damaged, the defaults count. */
+/** For a definition that cannot be decoded, the defaults count. */
 export async function readDefinitions(db: Database, queues: readonly string[] | null): Promise<DefinitionRecord[]> {
   const rows = await db.query(
     'select name, version, definition::text from holdfast.queue where $1::text[] is null or name = any ($1) order by name',
@@ -108,7 +108,7 @@ export async function readDefinitions(db: Database, queues: readonly string[] | 
   }))
 }
 
-/** Once it was answered, no claim goes by other limits. */
+/** After the answer, every claim follows the new limits. */
 export async function overrideLimit(
   context: StoreContext,
   queue: string,
@@ -125,7 +125,7 @@ export async function overrideLimit(
   await lowerLimits(context, queue, { waits: true })
 }
 
-/** Three columns of a row: how many at once, how many starts, within which time. */
+/** A limit from three columns of a row: concurrency, count and window of the rate. */
 export function limitOf(row: Row | undefined, at: number): Limit | null {
   const [concurrency, count, windowMs] = (row ?? []).slice(at, at + 3)
   if (concurrency == null && count == null) return null

@@ -1,6 +1,9 @@
-// Enqueue. Where nothing can refuse any of the jobs and none holds a key they go in as one set of columns; else all of them
-// as JSON, one after the other on the server, so that they stay in order. Either way one call is one commit. A job that comes
-// alone, of a lane that is known, goes by the shortest way there is (`enqueue_one`).
+// Enqueue. There are three ways, and each is one commit for the whole call:
+//
+// - one job that is ready at once, without a dedup, idempotency or limit key, of a known lane: `enqueue_one`, the cheapest
+//   statement;
+// - jobs that nothing can refuse and that hold no dedup or idempotency key: one set of columns (`enqueue_plain`);
+// - all others: JSON (`holdfast.enqueue`). The server takes the jobs one after the other, so they stay in order.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
@@ -23,16 +26,16 @@ import type { Row, Value } from './connection/call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { isCollision } from './connection/failures.ts'
-import { defineIfNew, throwRefused } from './define.ts'
+import { defineIfNew, rethrowOnDeadCycle } from './define.ts'
 import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { LimitKeyRefs } from './limits/admit.ts'
 import type { LockPolls } from './lock-polls.ts'
 import type { OwnDefinitions } from './own-definitions.ts'
 
-/** What follows once a transaction has committed: limit keys to admit at, lists of limit events, and batches that may be finished. */
-export interface FollowUps extends LimitKeyRefs {
+/** Work after a commit: limit keys and lists of limit events to admit jobs for, and batches that may be finished. */
+export interface AfterCommit extends LimitKeyRefs {
   readonly batches?: readonly number[]
-  /** Deaths that no `onDead` queue was told of, to be reported. */
+  /** Deaths for which no notice was enqueued in the `onDead` queue, to be reported. */
   readonly droppedNotices?: readonly DroppedNotice[]
   /** Jobs that were enqueued and cannot run, to be reported. */
   readonly undeliverable?: readonly UndeliverableJob[]
@@ -42,17 +45,19 @@ export interface StoreContext {
   readonly db: Database
   readonly lanes: Lanes
   readonly definitions: OwnDefinitions
-  /** For calls that may have to wait for another open transaction. */
+  /** Waits for other open transactions. */
   readonly polls: LockPolls
-  /** Tells that jobs of a queue became ready. */
-  announce(ready: ReadonlyMap<string, number>, areOthersTold?: boolean): void
-  /** What tells others that they have, to be sent with the commit that makes it so; null: \`announce\` does it soon enough. */
+  /** Notifies this process and, unless `areOthersNotified`, other processes that jobs became ready. */
+  announce(ready: ReadonlyMap<string, number>, areOthersNotified?: boolean): void
+  /**
+   * The notification for other processes, to be sent with the commit that makes these jobs ready; null: leave it to `announce`.
+   */
   noticesOf(ready: ReadonlyMap<string, number>): string | null
-  /** Admits held jobs of these limit keys, and looks whether these batches are finished. */
-  followUp(followUps: FollowUps): Promise<void>
-  /** Tells that a batch was found to be finished here. */
+  /** Admits held jobs of these limit keys, and checks whether these batches are finished. */
+  afterCommit(afterCommit: AfterCommit): Promise<void>
+  /** Reports a batch that this process has found to be finished. */
   finished(batch: FinishedBatch): void
-  /** Tells that somebody asked to cancel these jobs, which run. */
+  /** Notifies all processes that these running jobs were asked to cancel. */
   announceCancels(ids: readonly string[]): void
 }
 
@@ -67,18 +72,18 @@ async function enqueueOpened(
   context: StoreContext,
   requests: readonly EnqueueRequest[],
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
-  const alone = onlyJobOf(requests)
-  const lane = alone && context.lanes.knownOf(alone)
-  if (alone && lane && context.lanes.keyOf(alone) === null) return [[await enqueueOne(context, alone, lane)]]
-  // A lane that a stranger's open transaction is about to open delays only the requests that need it.
+  const only = onlyJobOf(requests)
+  const lane = only && context.lanes.knownOf(only)
+  if (only && lane && context.lanes.limitKeyOf(only) === null) return [[await enqueueOne(context, only, lane)]]
+  // A lane that another open transaction is about to open delays only the requests that need it.
   const areOpen = await context.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
-  const placed = areOpen ? requests : requests.filter(({ jobs }) => context.lanes.knows(jobs))
-  const answers = new Map(zip(placed, await enqueuePlaced(context, placed)))
-  return requests.map((request) => answers.get(request) ?? enqueueAlone(context, request))
+  const withLanes = areOpen ? requests : requests.filter(({ jobs }) => context.lanes.knows(jobs))
+  const answers = new Map(zip(withLanes, await enqueueWithLanes(context, withLanes)))
+  return requests.map((request) => answers.get(request) ?? enqueueLater(context, request))
 }
 
-/** Requests whose lanes are known. Answers undefined for those that must wait for a stranger's open transaction. */
-async function enqueuePlaced(
+/** For requests whose lanes are known. Answers undefined for those that must wait for another open transaction. */
+async function enqueueWithLanes(
   context: StoreContext,
   requests: readonly EnqueueRequest[],
 ): Promise<readonly (EnqueueAnswer | undefined)[]> {
@@ -86,11 +91,11 @@ async function enqueuePlaced(
   const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areKeysKnown(context.lanes, request.jobs)
   if (requests.every(goesPlainly)) return enqueuePlain(context, requests)
   try {
-    return await enqueueTogether(context, requests)
+    return await enqueueChecked(context, requests)
   } catch (error) {
     if (!isCollision(error)) throw error
   }
-  // One of them would have to wait over a key. Requests that need no key go on at once.
+  // One of them would have to wait for a key that another open transaction has. Requests that need no key go on at once.
   const plain = requests.filter(goesPlainly)
   const answers = new Map(plain.length > 0 ? zip(plain, await enqueuePlain(context, plain)) : [])
   return requests.map((request) => answers.get(request))
@@ -100,41 +105,41 @@ function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
   return a.map((each, i) => [each, b[i] as B] as const)
 }
 
-function enqueueAlone(context: StoreContext, request: EnqueueRequest): Promise<EnqueueAnswer> {
+function enqueueLater(context: StoreContext, request: EnqueueRequest): Promise<EnqueueAnswer> {
   return context.lanes.withLanes(async () => {
     await context.lanes.open(request.jobs)
-    const [answer] = await context.polls.until(() => enqueueTogether(context, [request]))
+    const [answer] = await context.polls.until(() => enqueueChecked(context, [request]))
     return answer as EnqueueAnswer
   })
 }
 
-/** Their queues' definitions, as they are known here, say which limit keys these jobs have. */
+/** The limit keys of these jobs can be found from the definitions that this process remembers. */
 export function areKeysKnown(lanes: Lanes, jobs: readonly NewJob[]): boolean {
-  return jobs.every((job) => lanes.keyOf(job) !== undefined)
+  return jobs.every((job) => lanes.limitKeyOf(job) !== undefined)
 }
 
-/** Nothing about these jobs has to be looked up, but for their limit keys. */
+/** Nothing about these jobs has to be looked up, except their limit keys. */
 export function isPlain({ jobs }: EnqueueRequest): boolean {
   return jobs.every((job) => !job.idGiven && job.dedup === null && job.idempotency === null && job.startBefore === null)
 }
 
-/** One job that is all there is, and is ready once it is there. */
+/** The only job of the call, if it is ready once it is stored. */
 function onlyJobOf(requests: readonly EnqueueRequest[]): NewJob | null {
   const [request] = requests
   const job = requests.length === 1 && request?.jobs.length === 1 ? request.jobs[0] : undefined
-  const isAlone = job !== undefined && job.delayMs === 0 && job.runAt === null && job.limitKey == null
-  return isAlone && isPlain(request as EnqueueRequest) ? job : null
+  const isReadyAtOnce = job !== undefined && job.delayMs === 0 && job.runAt === null && job.limitKey == null
+  return isReadyAtOnce && isPlain(request as EnqueueRequest) ? job : null
 }
 
 async function enqueueOne(context: StoreContext, job: NewJob, { no, epoch }: Lane): Promise<Enqueued> {
   const ready = new Map([[job.queue, 1]])
-  const news = context.noticesOf(ready)
+  const notices = context.noticesOf(ready)
   const { id, payload, headers, timeoutMs } = job
   const { epoch: definitionEpoch, attempts } = context.lanes.queue(job.queue)
   const filled = [job.maxAttempts ?? attempts, payload, headers, timeoutMs]
-  const values = [id, no, epoch, ...filled, context.db.now, news, definitionEpoch]
-  await context.db.land({ text: insertOne, values }, toNothing, toNothing)
-  context.announce(ready, news !== null)
+  const values = [id, no, epoch, ...filled, context.db.now, notices, definitionEpoch]
+  await context.db.commitOnce({ text: insertOne, values }, toNothing, toNothing)
+  context.announce(ready, notices !== null)
   return created(job)
 }
 
@@ -145,15 +150,15 @@ function toNothing(): void {}
 async function enqueuePlain(context: StoreContext, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
   const ready = countReady(jobs.filter((job) => comesReady(context.lanes, job)))
-  const news = context.noticesOf(ready)
+  const notices = context.noticesOf(ready)
   const columns = plainColumns(context.lanes, jobs)
   const call = {
     text: insertPlain,
-    values: [...columns, context.db.now, news, definitionEpochsOf(context.lanes, jobs)],
+    values: [...columns, context.db.now, notices, definitionEpochsOf(context.lanes, jobs)],
   }
-  const lists = await context.db.land(call, readLists, () => []) // one whose answer was lost is attended to by the sweep
-  context.announce(ready, news !== null)
-  await context.followUp({ lists })
+  const lists = await context.db.commitOnce(call, readLists, () => []) // if the answer was lost, the sweep admits them
+  context.announce(ready, notices !== null)
+  await context.afterCommit({ lists })
   return requests.map((request) => request.jobs.map(created))
 }
 
@@ -164,7 +169,7 @@ function readLists([row]: readonly Row[]): readonly number[] {
 }
 
 function limitKeyRefOf(lanes: Lanes, job: NewJob, batch: BatchId): string | null {
-  const key = lanes.keyOf(job) ?? null
+  const key = lanes.limitKeyOf(job) ?? null
   return key === null ? null : limitKeyRef(lanes.of(job, batch).queue, key)
 }
 
@@ -172,17 +177,17 @@ export function limitKeyRef(queue: number, key: string): string {
   return `${queue}:${key}`
 }
 
-export function keyOf(keyRef: string | null | undefined): string | null {
+export function limitKeyIn(keyRef: string | null | undefined): string | null {
   return keyRef == null ? null : keyRef.slice(keyRef.indexOf(':') + 1) || null
 }
 
 export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): Value[] {
-  const places = jobs.map((job) => lanes.of(job, batch))
-  const known = knownPlaces(lanes, jobs, batch)
+  const jobLanes = jobs.map((job) => lanes.of(job, batch))
+  const known = distinctLanes(lanes, jobs, batch)
   const areDelayed = jobs.some(({ delayMs }) => delayMs > 0)
   return [
     list(jobs.map(({ id }) => id)),
-    sharedList(places.map(({ no }) => no)),
+    sharedList(jobLanes.map(({ no }) => no)),
     sharedList(jobs.map(({ queue, maxAttempts }) => maxAttempts ?? lanes.queue(queue).attempts)),
     texts(jobs.map(({ payload }) => payload)),
     optionalTexts(jobs.map(({ headers }) => headers)),
@@ -195,16 +200,16 @@ export function plainColumns(lanes: Lanes, jobs: readonly NewJob[], batch: Batch
   ]
 }
 
-function knownPlaces(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId): readonly Lane[] {
+function distinctLanes(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId): readonly Lane[] {
   return [...new Set(jobs.map((job) => lanes.of(job, batch)))]
 }
 
-/** Of the definitions that these jobs were filled in by, one for each lane. */
+/** For each lane, the epoch of the definition that its jobs were filled in from. */
 export function definitionEpochsOf(lanes: Lanes, jobs: readonly NewJob[], batch: BatchId = null): string {
-  return list(knownPlaces(lanes, jobs, batch).map(({ name }) => lanes.queue(name).epoch))
+  return list(distinctLanes(lanes, jobs, batch).map(({ name }) => lanes.queue(name).epoch))
 }
 
-/** In a transaction that is under way: follow-up jobs of a settlement, items of a batch. */
+/** Enqueues in a transaction that is under way: follow-ups of a settlement, items of a batch. */
 export async function addPlain(
   tx: PgTransaction,
   lanes: Lanes,
@@ -216,16 +221,16 @@ export async function addPlain(
   return readLists(await tx.query(insertPlain, values))
 }
 
-/** Gives up (`isCollision`) where one of them would have to wait for another transaction over a key. */
-async function enqueueTogether(context: StoreContext, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
+/** Fails with a collision (`isCollision`) if one of the jobs would have to wait for a key that another transaction has. */
+async function enqueueChecked(context: StoreContext, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const call = {
     text: 'select holdfast.enqueue($2::jsonb, $1, $3, true)',
     values: [toJson(context.lanes, requests), context.db.now],
   }
   const read = (json: string | null | undefined) => toAnswers(json ?? '[]')
-  const answers = await context.db.land(call, ([row]) => read(row?.[0]), read, { failFast: true })
+  const answers = await context.db.commitOnce(call, ([row]) => read(row?.[0]), read, { failFast: true })
   announceAnswers(context, requests, answers)
-  await context.followUp({ keyRefs: answers.flatMap((answer) => (isRefused(answer) ? [] : limitKeyRefsOf(answer))) })
+  await context.afterCommit({ keyRefs: answers.flatMap((answer) => (isRefused(answer) ? [] : limitKeyRefsOf(answer))) })
   return answers.map((answer) => (isRefused(answer) ? answer : answer.map(toEnqueued)))
 }
 
@@ -247,8 +252,8 @@ function mayRun({ status, replaced }: Enqueued): boolean {
   return status === 'created' || replaced === true
 }
 
-/** Throws a Refusal when one cannot be enqueued; the caller undoes it to a savepoint. */
-export async function addCarefully(
+/** Throws a Refusal if one of the jobs cannot be enqueued; the caller rolls back to a savepoint. */
+export async function addChecked(
   tx: PgTransaction,
   lanes: Lanes,
   jobs: readonly NewJob[],
@@ -263,8 +268,8 @@ export async function addCarefully(
 }
 
 /**
- * What must land, in a transaction that is under way: jobs whose limit key cannot be known lie dead in their queues. Answers
- * which ones, to be told of once the transaction has committed.
+ * Stores jobs whose limit key cannot be known as dead, in a transaction that is under way. Answers them, to be reported once the
+ * transaction has committed.
  */
 export async function insertDead(
   tx: PgTransaction,
@@ -273,47 +278,53 @@ export async function insertDead(
   enqueuedFor: EnqueuedFor,
 ): Promise<readonly UndeliverableJob[]> {
   if (jobs.length === 0) return []
-  const buried = jobs.map((job) => {
+  const stored = jobs.map((job) => {
     const { key } = lanes.queue(job.queue)
     const error = undeliverable(limitKeyRequired(job.queue, typeof key === 'object' ? (key?.path ?? null) : null))
     return { id: job.id, queue: job.queue, enqueuedFor, error }
   })
-  const rows = jobs.map((job, i) => ({ ...placedJson(lanes, job, null), error: encodeError(buried[i]?.error ?? null) }))
+  const rows = jobs.map((job, i) => ({ ...laneJson(lanes, job, null), error: encodeError(stored[i]?.error ?? null) }))
   await tx.query('select holdfast.insert_dead($1::jsonb, $2)', [JSON.stringify(rows), tx.now])
-  return buried
+  return stored
 }
 
-/** The same for jobs of which some may land as any other. */
-export async function addAnyway(tx: PgTransaction, lanes: Lanes, jobs: readonly NewJob[], enqueuedFor: EnqueuedFor) {
+/** Enqueues the jobs whose limit key is known, and stores the others as dead. */
+export async function addOrInsertDead(
+  tx: PgTransaction,
+  lanes: Lanes,
+  jobs: readonly NewJob[],
+  enqueuedFor: EnqueuedFor,
+) {
   lanes.require(jobs)
-  const isKnown = (job: NewJob) => lanes.keyOf(job) !== undefined
+  const isKnown = (job: NewJob) => lanes.limitKeyOf(job) !== undefined
   const unknown = jobs.filter((job) => !isKnown(job))
-  const { enqueued, keyRefs } = await addCarefully(tx, lanes, jobs.filter(isKnown))
-  const buried = await insertDead(tx, lanes, unknown, enqueuedFor)
-  const landed = enqueued.values()
-  const answers = jobs.map((job) => (unknown.includes(job) ? created(job) : (landed.next().value as Enqueued)))
-  return { enqueued: answers, keyRefs, undeliverable: buried }
+  const { enqueued, keyRefs } = await addChecked(tx, lanes, jobs.filter(isKnown))
+  const stored = await insertDead(tx, lanes, unknown, enqueuedFor)
+  const added = enqueued.values()
+  const answers = jobs.map((job) => (unknown.includes(job) ? created(job) : (added.next().value as Enqueued)))
+  return { enqueued: answers, keyRefs, undeliverable: stored }
 }
 
 export interface CallerContext {
   readonly tx: CallerTransaction
-  /** Where wake-ups go; null: nowhere. */
+  /** The channel for notifications; null: none are sent. */
   readonly channel: string | null
   readonly definition: UnstoredDefinition | null
 }
 
-/** How long an enqueue in a caller's transaction waits for another connection to do what is better not done in it. */
+/** How long an enqueue in a caller's transaction waits for another connection to open lanes and store definitions. */
 const soonMs = 100
 
 async function isDoneSoon(action: Promise<unknown>): Promise<boolean> {
   const done = action.then(
     () => true,
     (error) => {
-      if (isHoldfastError(error) && error.code !== 'STORE_UNAVAILABLE') throw error // a refusal; nothing was sent to the caller's
-      return false // the caller's own connection does it, or meets the same failure
+      // A refusal: nothing was sent over the caller's connection.
+      if (isHoldfastError(error) && error.code !== 'STORE_UNAVAILABLE') throw error
+      return false // the caller's own connection does it, or fails in the same way
     },
   )
-  done.catch(() => undefined) // it may be refused when nothing waits for it any more
+  done.catch(() => undefined) // it may fail after the wait for it has ended
   const stop = new AbortController()
   const late = sleep(soonMs, false, { signal: stop.signal }).catch(() => false)
   try {
@@ -329,7 +340,7 @@ function isMissing(answer: string): boolean {
   return answer.startsWith('{')
 }
 
-/** What a transaction whose snapshot is older than the lane cannot see; where it can, what it sees counts. */
+/** For a transaction whose snapshot is older than the lane, and so cannot see it. If it can see the lane, what it sees counts. */
 function openedOf(lanes: Lanes, job: NewJob): { readonly opened?: object } {
   const lane = lanes.knownOf(job)
   if (!lane) return {}
@@ -345,16 +356,20 @@ function definedAs(definitions: OwnDefinitions, { queue }: NewJob): { readonly d
 }
 
 /**
- * Needs no connection but the caller's, whatever it meets for the first time. Queues and lanes are looked up by name. What is
- * used for the first time is better made in a transaction of its own: in the caller's it would stay invisible until the caller
- * commits, and block every other first use of that queue or priority. So another connection gets 100 ms to do it. If the callers
- * have taken all connections, it is made in the caller's transaction. The same goes for a definition. In the caller's transaction
- * it is stored only if its queue has none: a definition that differs from the stored one is left to `define`. What a job does not
- * state is filled in on the server, by the definition that the caller's transaction sees. If the server has lost a definition
- * that this process has stored, it is stored again in the same two ways.
+ * Needs only the caller's connection, also for the first use of a queue or priority.
  *
- * Statements here are run by whatever driver the caller has. So every parameter is text or a number with its type said, as
- * some drivers would encode JSON once more, and every column is text, as some know no other types.
+ * LANES. Queues and lanes are looked up by name. A lane that is used for the first time should be opened in a transaction of
+ * its own. If the caller's transaction opened it, it would stay invisible until the caller commits, and block every other first
+ * use of that queue or priority. So another connection gets 100 ms to open it. If the callers have taken all connections, the
+ * caller's transaction opens it.
+ *
+ * DEFINITIONS. The same holds for a definition. The caller's transaction stores it only if its queue has none; a definition
+ * that differs from the stored one is left to `define`. What a job does not state is filled in on the server, from the
+ * definition that the caller's transaction sees. If the server has lost a definition that this process has stored, it is stored
+ * again in the same two ways.
+ *
+ * DRIVERS. The caller's driver runs these statements, whichever it is. So every parameter is text or a number with an explicit
+ * type, because some drivers would encode JSON a second time. Every column is text, because some drivers know no other types.
  */
 export async function enqueueIn(
   context: StoreContext,
@@ -365,7 +380,7 @@ export async function enqueueIn(
   const run = (text: string, values: unknown[]) => tx.query(context.db.schema.sql(text), values)
   if (definition && !(await isDoneSoon(definition.stored))) {
     const { text, values } = defineIfNew(definition.settings)
-    await run(text, [...values]).then(undefined, throwRefused)
+    await run(text, [...values]).then(undefined, rethrowOnDeadCycle)
   }
   const enqueueBy = async (opens: boolean) => {
     const jobs = request.jobs.map((job) => ({
@@ -373,7 +388,10 @@ export async function enqueueIn(
       ...definedAs(context.definitions, job),
       ...openedOf(context.lanes, job),
     }))
-    const result = await run(insertIn, [JSON.stringify(jobs), opens, context.db.now]).then(undefined, throwKeyRequired)
+    const result = await run(insertIn, [JSON.stringify(jobs), opens, context.db.now]).then(
+      undefined,
+      rethrowKeyRequired,
+    )
     const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
     return row?.answer ?? '[]'
   }
@@ -382,7 +400,7 @@ export async function enqueueIn(
     if (!(await isDoneSoon(context.lanes.openAnew(request.jobs)))) {
       for (const settings of context.definitions.of(request.jobs.map(({ queue }) => queue))) {
         const { text, values } = defineIfNew(settings)
-        await run(text, [...values]).then(undefined, throwRefused)
+        await run(text, [...values]).then(undefined, rethrowOnDeadCycle)
       }
     }
     json = await enqueueBy(true)
@@ -393,14 +411,17 @@ export async function enqueueIn(
   if (channel === null) return enqueued
   const ready = request.jobs.filter((job, i) => mayBeReady(job) && mayRun(enqueued[i] as Enqueued))
   for (const queue of countReady(ready).keys()) {
-    // Heard when the transaction commits; the same text from one transaction is heard once.
-    await run('select pg_notify($1::text, $2::text)::text as told', [channel, JSON.stringify({ ready: [[queue, 1]] })])
+    // Delivered when the transaction commits; the same text from one transaction is delivered once.
+    await run('select pg_notify($1::text, $2::text)::text as notified', [
+      channel,
+      JSON.stringify({ ready: [[queue, 1]] }),
+    ])
   }
   return enqueued
 }
 
-/** A definition that asks for a limit key was committed while the enqueue was under way. */
-function throwKeyRequired(error: unknown): never {
+/** HF108: a definition that requires a limit key was committed while the enqueue was under way. */
+function rethrowKeyRequired(error: unknown): never {
   const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }
   if (code !== 'HF108') throw error
   const { queue, path } = JSON.parse(String(detail)) as { readonly queue: string; readonly path: string | null }
@@ -413,10 +434,10 @@ export function created({ id }: NewJob): Enqueued {
 
 /** A job with a limit key is announced when it is admitted. */
 export function comesReady(lanes: Lanes, job: NewJob): boolean {
-  return lanes.keyOf(job) == null && mayBeReady(job)
+  return lanes.limitKeyOf(job) == null && mayBeReady(job)
 }
 
-/** By this machine's clock, which is good enough for a hint. */
+/** By this machine's clock, which is exact enough for a hint. */
 function mayBeReady({ delayMs, runAt }: NewJob): boolean {
   return delayMs === 0 && (runAt === null || runAt <= Date.now() + 1_000)
 }
@@ -428,14 +449,14 @@ export function countReady(jobs: readonly { readonly queue: string }[]): Map<str
 }
 
 function toJson(lanes: Lanes, requests: readonly EnqueueRequest[], batch: BatchId = null): string {
-  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => placedJson(lanes, job, batch))))
+  return JSON.stringify(requests.map(({ jobs }) => jobs.map((job) => laneJson(lanes, job, batch))))
 }
 
-/** With the lane as it is remembered, and filled in by the definition that is remembered beside it. */
-function placedJson(lanes: Lanes, job: NewJob, batch: BatchId): Record<string, unknown> {
+/** With the lane that this process remembers, and filled in from the definition that it remembers with the lane. */
+function laneJson(lanes: Lanes, job: NewJob, batch: BatchId): Record<string, unknown> {
   const { no, epoch } = lanes.of(job, batch)
   const { epoch: definitionEpoch, attempts } = lanes.queue(job.queue)
-  const key = lanes.keyOf(job)
+  const key = lanes.limitKeyOf(job)
   return {
     ...jobJson(job),
     ...{ lane: no, epoch, definitionEpoch, maxAttempts: job.maxAttempts ?? attempts },
@@ -443,7 +464,7 @@ function placedJson(lanes: Lanes, job: NewJob, batch: BatchId): Record<string, u
   }
 }
 
-/** By the name of the queue: the server finds the lane, and what the job does not state. */
+/** With the name of the queue: the server finds the lane, and fills in what the job does not state. */
 function namedJson(job: NewJob): Record<string, unknown> {
   const { priority, maxAttempts, limitKey } = job
   return {
@@ -454,7 +475,7 @@ function namedJson(job: NewJob): Record<string, unknown> {
   }
 }
 
-/** What is null or false is left out, and asked for with `?` on the other side. */
+/** Fields that are null or false are left out; the server tests for them with `?`. */
 function jobJson(job: NewJob): Record<string, unknown> {
   const { dedup, idempotency } = job
   const scope = dedup && (typeof dedup.scope === 'object' ? 'window' : dedup.scope)
@@ -476,7 +497,7 @@ function jobJson(job: NewJob): Record<string, unknown> {
 }
 
 interface Added extends Enqueued {
-  /** To be attended to. */
+  /** Limit keys to admit jobs for. */
   readonly keyRefs?: readonly string[] | null
 }
 

@@ -1,6 +1,8 @@
-// A fence as text: the claim's random token, the place of the job that it holds, so that a settlement finds it without a
-// search, and the end of the job's id, so that a fence goes with one id only. The token is what counts; a place alone opens
-// nothing.
+// A fence as text. It has three parts:
+//
+// - the random token of the claim, which is what counts: the other parts without it are worth nothing;
+// - the place of the leased job, so that a settlement finds it without a search;
+// - the end of the job's id, so that a fence goes with one id only.
 
 import type { LeaseRef } from '../store.ts'
 import { list } from './connection/columns.ts'
@@ -14,7 +16,7 @@ export interface Places {
   readonly ids: readonly string[]
 }
 
-/** Most begin like the one before, and are made of that beginning: a string of few parts is cheap to make and to read. */
+/** Most fences begin like the one before, and share that beginning: a string of few parts is cheap to make and to read. */
 export function toFences({ token, lane, xids, ords, ids }: Places): string[] {
   let xid = ''
   let beginning = ''
@@ -35,21 +37,21 @@ export function tokenOf(fence: string): string {
 const idEnd = 12
 const pattern = /^([0-9a-f]{32})\.(\d{1,10})\.(\d{1,16})\.(\d{1,16})\.([0-9a-f]{12})$/
 
-/** Stretches of places, which `schema/functions/find-leased.ts` tells about. A hold that is given twice is in two of them. */
-export interface Holds {
-  /** Tokens; claims, lanes, xids, firsts, lasts and starts of stretches. */
+/** Leases as stretches of places; see `schema/functions/find-leased.ts`. A lease that is given twice is in two stretches. */
+export interface LeaseColumns {
+  /** Tokens; then of each stretch its claim, lane, xid, first ord, last ord and start. */
   readonly columns: string[]
-  /** Which hold each place in the stretches belongs to: an index into what was given. */
+  /** For each place in the stretches the index of its lease in the list that was given. */
   readonly order: readonly number[]
-  /** Some hold was given twice. */
-  readonly haveTwins: boolean
+  /** Some lease was given twice. */
+  readonly haveDuplicates: boolean
 }
 
-export function holdColumns(names: readonly LeaseRef[]): Holds {
+export function leaseColumns(names: readonly LeaseRef[]): LeaseColumns {
   const claims = new ClaimTokens()
-  const holds = names.map((name, i) => claims.read(name, i))
-  if (!isInOrder(holds)) holds.sort(compare)
-  const stretches = stretchesOf(holds)
+  const leases = names.map((name, i) => claims.read(name, i))
+  if (!isInOrder(leases)) leases.sort(compare)
+  const stretches = stretchesOf(leases)
   return {
     columns: [
       list(claims.tokens),
@@ -60,12 +62,12 @@ export function holdColumns(names: readonly LeaseRef[]): Holds {
       list(stretches.map(({ last }) => last.ord)),
       list(stretches.map(({ start }) => start)),
     ],
-    order: holds.map(({ i }) => i),
-    haveTwins: haveTwins(holds),
+    order: leases.map(({ i }) => i),
+    haveDuplicates: haveDuplicates(leases),
   }
 }
 
-interface Hold {
+interface PlacedLease {
   readonly i: number
   readonly claim: number
   readonly lane: number
@@ -73,13 +75,13 @@ interface Hold {
   readonly ord: number
 }
 
-/** Reads fences. Most begin like the one before: same token, lane and transaction. */
+/** Reads fences. Most begin with the token, lane and transaction of the one before, and are read without the pattern. */
 class ClaimTokens {
   readonly tokens: string[] = []
   readonly #numbers = new Map<string, number>()
   #before = { beginning: '\n', claim: 0, lane: 0, xid: 0 }
 
-  read({ id, fence }: LeaseRef, i: number): Hold {
+  read({ id, fence }: LeaseRef, i: number): PlacedLease {
     const end = fence.length - idEnd - 1
     if (fence.startsWith(this.#before.beginning) && fence.endsWith(id.slice(-idEnd)) && fence[end] === '.') {
       const ord = digits(fence, this.#before.beginning.length, end)
@@ -118,42 +120,44 @@ function digits(text: string, from: number, to: number): number {
   return number
 }
 
-function isInOrder(holds: readonly Hold[]): boolean {
-  for (let i = 1; i < holds.length; i++) if (compare(holds[i - 1] as Hold, holds[i] as Hold) > 0) return false
+function isInOrder(leases: readonly PlacedLease[]): boolean {
+  for (let i = 1; i < leases.length; i++)
+    if (compare(leases[i - 1] as PlacedLease, leases[i] as PlacedLease) > 0) return false
   return true
 }
 
-/** Of holds in order; those that are nowhere are not told apart. */
-function haveTwins(holds: readonly Hold[]): boolean {
-  for (let i = 1; i < holds.length; i++) if (compare(holds[i - 1] as Hold, holds[i] as Hold) === 0) return true
+/** For leases in order. Two that have no place count as duplicates. */
+function haveDuplicates(leases: readonly PlacedLease[]): boolean {
+  for (let i = 1; i < leases.length; i++)
+    if (compare(leases[i - 1] as PlacedLease, leases[i] as PlacedLease) === 0) return true
   return false
 }
 
-function compare(a: Hold, b: Hold): number {
+function compare(a: PlacedLease, b: PlacedLease): number {
   return a.claim - b.claim || a.lane - b.lane || a.xid - b.xid || a.ord - b.ord
 }
 
 interface Stretch {
-  readonly first: Hold
+  readonly first: PlacedLease
   readonly start: number
-  last: Hold
+  last: PlacedLease
 }
 
-function stretchesOf(holds: readonly Hold[]): Stretch[] {
+function stretchesOf(leases: readonly PlacedLease[]): Stretch[] {
   const stretches: Stretch[] = []
   let stretch: Stretch | null = null
   let start = 0
-  for (const hold of holds) {
+  for (const lease of leases) {
     start++
-    if (stretch && continues(stretch.last, hold)) stretch.last = hold
+    if (stretch && continues(stretch.last, lease)) stretch.last = lease
     else {
-      stretch = { first: hold, last: hold, start }
+      stretch = { first: lease, last: lease, start }
       stretches.push(stretch)
     }
   }
   return stretches
 }
 
-function continues(last: Hold, hold: Hold): boolean {
-  return hold.ord === last.ord + 1 && hold.xid === last.xid && hold.lane === last.lane && hold.claim === last.claim
+function continues(last: PlacedLease, lease: PlacedLease): boolean {
+  return lease.ord === last.ord + 1 && lease.xid === last.xid && lease.lane === last.lane && lease.claim === last.claim
 }

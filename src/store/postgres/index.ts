@@ -1,6 +1,6 @@
 // The PostgreSQL store: many machines, enqueue in your own transaction, SQL effects.
 
-import { Pool, type PoolClient } from 'pg'
+import type { Pool, PoolClient } from 'pg'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
@@ -45,16 +45,18 @@ import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purge } from './alter.ts'
 import { addItems, openBatch, readBatch, readBatches } from './batch/batch.ts'
-import { controlBatch, settleBatches } from './batch/batch-control.ts'
+import { controlBatch } from './batch/batch-control.ts'
+import { settleBatches } from './batch/batch-end.ts'
 import { Claimer } from './claim.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import { Database } from './connection/database.ts'
+import { loadDriver } from './connection/driver.ts'
 import { isForeign, withRetry } from './connection/failures.ts'
 import { ignoreErrorsOf } from './connection/pool-errors.ts'
 import { cancel, pause, requeue, requeueAll } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine } from './doctor/examine.ts'
-import { enqueue, enqueueIn, type FollowUps, type StoreContext } from './enqueue.ts'
+import { type AfterCommit, enqueue, enqueueIn, type StoreContext } from './enqueue.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
@@ -64,8 +66,8 @@ import { OwnDefinitions } from './own-definitions.ts'
 import { progress } from './progress.ts'
 import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
+import { repairRestored } from './schema/check-restored.ts'
 import { migrate, requireSchema } from './schema/migrate.ts'
-import { repairRestored } from './schema/repair-restored.ts'
 import { grantScript, type Roles, usesByRole } from './schema/roles.ts'
 import { Schema } from './schema/schema.ts'
 import { settle } from './settle.ts'
@@ -75,27 +77,27 @@ import { readChanges, watch } from './watch.ts'
 
 export interface PostgresOptions {
   /**
-   * Your own pool, which stays yours to end; or a URL for one of the store's own. While the store is open it listens to the
-   * pool's `error` events, so that a server that restarts does not end the process.
+   * Your own pool, which the store does not end; or a URL, from which the store makes a pool of its own. While the store is
+   * open, it listens to the pool's `error` events, so that a server that restarts does not end the process.
    */
   readonly pool?: Pool
   readonly url?: string
-  /** The schema that everything lives in; `holdfast` unless given. */
+  /** The schema that contains all tables and functions; `holdfast` unless given. */
   readonly schema?: string
   /**
-   * Whether to keep a connection for LISTEN while claiming, and to NOTIFY in your transactions; true unless given. Without
-   * it the store polls, and a transaction of yours that enqueues may be prepared for two-phase commit. Where everything else
-   * goes through a pooler in transaction mode, the URL of the server itself: one connection more, for LISTEN alone.
+   * Whether to keep a connection for LISTEN while claiming, and to NOTIFY in your transactions; true unless given. If false, the
+   * store polls, and your transaction that enqueues may be prepared for two-phase commit. If everything else goes through a
+   * pooler in transaction mode, pass the URL of the server itself: the store then makes one more connection, only for LISTEN.
    */
   readonly listen?: boolean | string
   /**
-   * How many connections may be in use at once, the one for LISTEN included: 10 of the store's own, three quarters of your
-   * pool unless given, so that your own statements never wait for all of ours.
+   * How many connections may be in use at once, the one for LISTEN included. Unless given: 10 in the store's own pool, and three
+   * quarters of your pool, so that your own statements never wait for all of the store's.
    */
   readonly connections?: number
   /**
-   * How long a call may go unanswered before it is looked whether the server is still there and at work on it; 10 s unless
-   * given. Where it is not, the call is made again or fails; where it is, the call may take as long as it takes.
+   * After this time without an answer, the store asks the server whether it is still there and at work on the call; 10 s unless
+   * given. If it is, the call may take as long as it takes. If it is not, the call is made again or fails.
    */
   readonly answerTimeout?: Duration
 }
@@ -113,16 +115,7 @@ export function postgres(options: PostgresOptions) {
     const schema = new Schema(options.schema ?? 'holdfast')
     const connections = connectionsOf(options)
     const answerMs = toMs(options.answerTimeout ?? '10s', 'answerTimeout', { min: 100 })
-    const pool =
-      options.pool ??
-      new Pool({
-        connectionString: requireUrl(options.url),
-        max: connections,
-        connectionTimeoutMillis: connectMs,
-        keepAlive: true,
-        keepAliveInitialDelayMillis: silentMs,
-        allowExitOnIdle: true, // a program that never closes its store ends all the same
-      })
+    const pool = options.pool ?? (await newPool(requireUrl(options.url), connections))
     const store = new PostgresStore(pool, { ...options, schema, clock, connections, answerMs })
     try {
       await (readOnly ? store.look() : store.start())
@@ -134,7 +127,19 @@ export function postgres(options: PostgresOptions) {
   }
 }
 
-/** The SQL that grants roles what they need in a schema that is there, for those whose administrator runs it. */
+async function newPool(connectionString: string, max: number): Promise<Pool> {
+  const { Pool } = await loadDriver()
+  return new Pool({
+    connectionString,
+    max,
+    connectionTimeoutMillis: connectMs,
+    keepAlive: true,
+    keepAliveInitialDelayMillis: silentMs,
+    allowExitOnIdle: true, // so that a program that never closes its store can end
+  })
+}
+
+/** The SQL that grants roles what they need in an existing schema, for an administrator to run. */
 export function grants({ schema = 'holdfast', roles }: { readonly schema?: string; readonly roles: Roles }): string {
   return grantScript(new Schema(schema), usesByRole(roles))
 }
@@ -144,7 +149,7 @@ function requireUrl(url: string | undefined): string {
   throw new HoldfastError('INVALID_OPTION', 'postgres() takes { pool } or { url }.', { option: 'pool' })
 }
 
-/** Of one's own pool all, of a pool that others use, too, three quarters. */
+/** All connections of the store's own pool; three quarters of a pool that the application uses too. */
 function connectionsOf({ pool, connections }: PostgresOptions): number {
   if (connections !== undefined && !(Number.isInteger(connections) && connections > 0)) {
     throw new HoldfastError('INVALID_OPTION', `connections is a whole number from 1 on; got ${show(connections)}.`, {
@@ -158,10 +163,10 @@ function connectionsOf({ pool, connections }: PostgresOptions): number {
 }
 
 const poolMax = 10
-/** Of each step while a doctor sweeps. */
+/** `max` of each sweep that the doctor makes. */
 const sweepMax = 1_000
 
-/** With fewer there would be too few left beside the one that listens. */
+/** With fewer, too few connections would be left beside the one that listens. */
 const connectionsToListen = 3
 
 interface StoreOptions extends Omit<PostgresOptions, 'schema'> {
@@ -171,8 +176,8 @@ interface StoreOptions extends Omit<PostgresOptions, 'schema'> {
   readonly answerMs: number
 }
 
-/** Not so where it is answered later. */
-function hasLanded(answer: SettleAnswer | Promise<SettleAnswer> | undefined): boolean {
+/** False also for an answer that comes later. */
+function isSettled(answer: SettleAnswer | Promise<SettleAnswer> | undefined): boolean {
   return !(answer instanceof Promise) && answer !== 'lost' && !isRefused(answer)
 }
 
@@ -192,7 +197,7 @@ class PostgresStore implements Store {
   readonly #claims: Claimer
   readonly #sweeps: Sweeps
   readonly #context: StoreContext
-  /** What keeps leases does not wait until an application leaves it a connection of a pool that they share. */
+  /** In a pool that the application shares, renewals and settlements do not wait until the application frees a connection. */
   readonly #forRenewals: Database
   readonly #forSettlements: StoreContext
   readonly #letGoOfPool: () => void
@@ -218,9 +223,9 @@ class PostgresStore implements Store {
       lanes,
       polls,
       definitions,
-      followUp: (followUps) => this.#followUp(followUps),
+      afterCommit: (afterCommit) => this.#afterCommit(afterCommit),
       finished: (batch) => this.#wakes.finished(batch),
-      announce: (ready, areOthersTold) => this.#wakes.announce(ready, areOthersTold),
+      announce: (ready, areOthersNotified) => this.#wakes.announce(ready, areOthersNotified),
       noticesOf: (ready) => this.#wakes.noticesOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
@@ -230,10 +235,16 @@ class PostgresStore implements Store {
   }
 
   /**
-   * What it fails to do, because the connection broke, the disk is full or somebody was in the way, the next sweep does:
-   * whoever knocked has been answered.
+   * If this fails, because the connection broke, the disk is full or another transaction held a lock, the next sweep does it. The
+   * transaction itself has committed, so its caller is answered all the same.
    */
-  async #followUp({ keyRefs, lists, batches = [], droppedNotices = [], undeliverable = [] }: FollowUps): Promise<void> {
+  async #afterCommit({
+    keyRefs,
+    lists,
+    batches = [],
+    droppedNotices = [],
+    undeliverable = [],
+  }: AfterCommit): Promise<void> {
     for (const death of droppedNotices) this.#wakes.noticeDropped(death)
     for (const job of undeliverable) this.#wakes.undeliverable(job)
     try {
@@ -245,7 +256,7 @@ class PostgresStore implements Store {
     }
   }
 
-  /** Starts to read only: nothing is migrated. */
+  /** Opens the store for reading only: nothing is migrated. */
   look(): Promise<void> {
     return this.#withClient((client) => requireSchema(client, this.#db.schema))
   }
@@ -284,12 +295,12 @@ class PostgresStore implements Store {
   }
 
   claim(request: ClaimRequest) {
-    this.#wakes.expectNews()
+    this.#wakes.keepListening()
     return this.#claims.claim(request)
   }
 
   renew(requests: readonly RenewRequest[]) {
-    this.#wakes.expectNews()
+    this.#wakes.keepListening()
     return renew(this.#forRenewals, requests)
   }
 
@@ -302,20 +313,20 @@ class PostgresStore implements Store {
     const haveLimitKeys = first !== undefined && this.#claims.haveLimitKeys(first.fence)
     const answers = await settle(this.#forSettlements, requests, { token, haveLimitKeys })
     const fences = requests.map(({ fence }) => fence)
-    this.#claims.forget(fences.filter((_, i) => hasLanded(answers[i])))
+    this.#claims.forget(fences.filter((_, i) => isSettled(answers[i])))
     for (const [i, answer] of answers.entries()) if (answer instanceof Promise) this.#forgetLater(answer, fences[i])
     return answers
   }
 
   #forgetLater(answer: Promise<SettleAnswer>, fence: string | undefined): void {
     const forget = (answered: SettleAnswer) => {
-      if (fence !== undefined && hasLanded(answered)) this.#claims.forget([fence])
+      if (fence !== undefined && isSettled(answered)) this.#claims.forget([fence])
     }
     answer.then(forget, () => undefined)
   }
 
   cancelRequested(holds: readonly LeaseRef[]) {
-    this.#wakes.expectNews()
+    this.#wakes.keepListening()
     return cancelRequested(this.#forRenewals, holds)
   }
 

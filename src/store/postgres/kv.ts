@@ -8,7 +8,7 @@ export async function kvWrite(db: Database, writes: readonly KvWrite[]): Promise
     values: [JSON.stringify(writes), db.now],
   }
   const read = (json: string | null | undefined): KvAnswer[] => JSON.parse(json ?? '[]')
-  return db.land(call, ([row]) => read(row?.[0]), read)
+  return db.commitOnce(call, ([row]) => read(row?.[0]), read)
 }
 
 const alive = '(expires_at is null or expires_at > holdfast.now_ms($1))'

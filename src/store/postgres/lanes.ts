@@ -1,26 +1,27 @@
 // The numbers of queues and lanes, remembered by this process.
 //
-// A number alone says nothing about whose it is. After a failover that lost the newest commits, after a restore, or in a schema
-// that was dropped and made again, the server gives the same number to another queue. So each lane has an epoch: 128 random
-// bits, drawn when the lane is opened, that no other server repeats. A statement that names a lane by its number names its epoch
-// too, and the server compares both in the statement that makes the change. Where they differ the statement is undone (HF006),
-// this process forgets everything it remembers, and the call starts over. A claim answers with the epoch of each lane, so a job
-// is never handed to the handler of another queue.
+// EPOCHS. A number does not identify a lane for good. The server may give the same number to another queue after a failover
+// that lost the newest commits, after a restore, or in a schema that was dropped and made again. So each lane has an epoch: 128
+// random bits, drawn when the lane is opened, that no other server repeats. A statement that names a lane by its number names
+// its epoch too, and the server compares both in the statement that makes the change. If they differ, the statement is undone
+// (HF006), this process forgets everything it remembers, and the call starts over. A claim answers with the epoch of each lane,
+// so a job is never handed to the handler of another queue.
 //
-// Beside each lane is remembered what the queue's definition says of jobs, with the epoch of that definition. Whatever is filled in
-// from here is sent along with that epoch, and the statement checks it in the same way; see `schema/functions/limit-key.ts`.
-// If the server has lost a definition that this process has stored, the process stores it again before it enqueues; see
-// `own-definitions.ts`.
+// DEFINITIONS. With each lane, the process remembers what the queue's definition says of jobs, and the epoch of that
+// definition. Jobs that are filled in from this memory are sent with that epoch, and the statement checks it in the same way;
+// see `schema/functions/define-queue.ts`. If the server has lost a definition that this process has stored, the process stores it
+// again before it enqueues; see `own-definitions.ts`.
 //
-// Lanes are opened in a short transaction of the store's own. An application's transaction may open one, too: by the SQL function,
-// or where an application's pool has no other connection left (`enqueueIn`). Until it commits, that lane is busy: a first use of the
-// same queue and priority elsewhere has to wait for it. Only what needs that lane may be delayed by it:
+// BUSY LANES. Lanes are opened in a short transaction of the store's own. An application's transaction may also open one: by
+// the SQL function, or if the application's pool has no other connection left (`enqueueIn`). Until it commits, that lane is
+// busy: a first use of the same queue and priority elsewhere has to wait for it. Only what needs that lane is delayed:
 //
-// - A call that is one request waits (`open`, `withLanes`). It holds no connection meanwhile; see `lock-polls.ts`. All calls that
-//   wait for the same lane share one asker.
-// - A call that carries several requests never waits (`withLanesNow`). It asks once for each lane that it misses, and leaves out what
-//   needs a busy one. An enqueue or a settlement that was left out goes alone, behind the others. The sweep leaves such a job for a
-//   later sweep, a schedule its slot for a later look, and the end of a batch is found again by the sweep.
+// - A call that is one request waits (`open`, `withLanes`). It holds no connection meanwhile; see `lock-polls.ts`. All calls
+//   that wait for the same lane share one poll.
+// - A call of several requests never waits (`withLanesNow`). It asks once for each lane that it misses, and leaves out the
+//   requests that need a busy lane. An enqueue or a settlement that was left out is made afterwards, in a transaction of its
+//   own. The sweep leaves such a job to a later sweep, and a schedule leaves its slot to a later try. The end of a batch is
+//   found again by the sweep.
 
 import { defaults } from '../../job/bounds.ts'
 import { type KeyRule, resolveKey } from '../../job/limit-key.ts'
@@ -34,19 +35,19 @@ import type { OwnDefinitions } from './own-definitions.ts'
 
 /** Lanes of batches that are remembered; more than any transaction uses. */
 const batchLanesMax = 10_000
-/** How long a lane that was found busy counts as busy for calls that do not wait. Each ask may take 20 ms of a connection. */
+/** How long a lane that was found busy counts as busy for calls that do not wait. Each try may take 20 ms of a connection. */
 const busyMs = 100
-/** How many lanes one call asks for one by one, where it could not open all of them together. */
+/** How many lanes one call tries one by one, if it could not open all of them in one statement. */
 const asksMax = 8
-/** Lanes that are remembered as busy. */
+/** How many lanes are remembered as busy. */
 const busyMax = 10_000
 
 /** Null: of no batch. */
 export type BatchId = string | null
 
-/** Which lane: its number, and the epoch that tells it from another lane with that number. */
+/** Names a lane: its number, and the epoch that distinguishes it from another lane with that number. */
 export interface LaneName {
-  /** Of jobs in their turn; those that came back have the next number. */
+  /** The number of the lane. The lane of its released and rescued jobs has the next number. */
   readonly no: number
   readonly epoch: string
 }
@@ -61,7 +62,7 @@ export interface Lane extends LaneName {
   readonly batchId: BatchId
 }
 
-/** Without a priority: of the one that the queue's definition says. */
+/** Without a priority: the one of the queue's definition. */
 export interface Wanted {
   readonly queue: string
   readonly priority: number | null
@@ -69,22 +70,22 @@ export interface Wanted {
 
 /** What a queue's definition says of jobs. */
 export interface KnownQueue {
-  /** Which definition. */
+  /** Names the version of the definition. */
   readonly epoch: string
   readonly attempts: number
   readonly priority: number
   readonly key: KeyRule
 }
 
-/** Lanes of no batch that work needs; see `withLanesNow`. */
+/** Asks for lanes of no batch; see `withLanesNow`. */
 export type AskForLanes = (jobs: readonly Wanted[]) => void
 
-/** How often work is started over, because lanes are missing or definitions change meanwhile. */
+/** How often work is started at most. It starts over if lanes are missing, or definitions have changed meanwhile. */
 const startsMax = 10
 
 /**
- * Thrown before a statement is sent, inside a transaction or not, that needs lanes which are not known here: it is undone, they
- * are opened, and it starts over.
+ * Thrown before a statement is sent that needs lanes which this process does not know. Then the work is undone, the lanes are
+ * opened, and the work starts over.
  */
 export class LanesMissing extends Error {
   readonly wanted: readonly Wanted[]
@@ -101,17 +102,17 @@ export class Lanes {
   readonly #db: Database
   readonly #polls: LockPolls
   readonly #own: OwnDefinitions
-  readonly #byPlace = new Map<string, Lane>()
+  readonly #byLaneKey = new Map<string, Lane>()
   readonly #byNo = new Map<number, Lane>()
   readonly #queues = new Map<string, KnownQueue>()
   /** Limit keys that were found, so that a payload is read once. */
   readonly #keys = new WeakMap<NewJob, { readonly of: KnownQueue; readonly key: string | null | undefined }>()
-  /** Those of batches, the one that was used longest ago first: other processes remove batches without a word. */
+  /** Lanes of batches, the least recently used first. They are bounded: batches that other processes remove stay here. */
   readonly #ofBatches = new Set<Lane>()
 
-  /** Busy lanes that some call waits for, by their places. */
+  /** Busy lanes that some call waits for. */
   readonly #awaited = new Map<string, Promise<void>>()
-  /** When a lane was found busy last, by its place. */
+  /** When a lane was last found busy. */
   readonly #busyAt = new Map<string, number>()
   /** Calls of `openAnew` under way. Callers that need the same lanes share one: each takes a connection. */
   readonly #opening = new Map<string, Promise<boolean>>()
@@ -122,66 +123,66 @@ export class Lanes {
     this.#own = own
   }
 
-  /** Makes sure that the lanes of these jobs exist and are known, however long another transaction keeps one of them. */
+  /** Makes sure that the lanes of these jobs exist and are known. Waits as long as another transaction keeps one of them busy. */
   async open(jobs: readonly Wanted[], batch: BatchId = null): Promise<void> {
     if (await this.openNow(jobs, batch)) return
     await Promise.all(this.#missing(jobs, batch).map((wanted) => this.#openLater(wanted, batch)))
   }
 
-  /** The same without a wait. Opens all that are not busy; false: some are. */
+  /** The same without a wait. Opens all lanes that are not busy; false: some are busy. */
   async openNow(jobs: readonly Wanted[], batch: BatchId = null): Promise<boolean> {
     const wanted = this.#missing(jobs, batch)
-    const fresh = wanted.filter((each) => !this.#isBusy(wantedPlace(each, batch)))
+    const fresh = wanted.filter((each) => !this.#isBusy(wantedKey(each, batch)))
     const areOpen = fresh.length === 0 || (await this.#openAll(fresh, batch)) || (await this.#openSome(fresh, batch))
     return areOpen && fresh.length === wanted.length
   }
 
-  #isBusy(place: string): boolean {
-    const foundAt = this.#busyAt.get(place) ?? Number.NEGATIVE_INFINITY
-    return this.#awaited.has(place) || performance.now() - foundAt < busyMs
+  #isBusy(key: string): boolean {
+    const foundAt = this.#busyAt.get(key) ?? Number.NEGATIVE_INFINITY
+    return this.#awaited.has(key) || performance.now() - foundAt < busyMs
   }
 
   /**
-   * One by one, because one busy lane keeps all from being opened together. The lanes that were found busy longest ago go first, so
-   * that each has its turn in some call.
+   * Opens lanes one by one, because one busy lane keeps all lanes of a statement from being opened. The lanes that were found
+   * busy longest ago come first, so that each is tried by some call.
    */
   async #openSome(wanted: readonly Wanted[], batch: BatchId): Promise<boolean> {
     const [only] = wanted
     if (only && wanted.length === 1) {
-      this.#noteBusy(wantedPlace(only, batch))
+      this.#noteBusy(wantedKey(only, batch))
       return false
     }
-    const foundAt = (each: Wanted) => this.#busyAt.get(wantedPlace(each, batch)) ?? 0
+    const foundAt = (each: Wanted) => this.#busyAt.get(wantedKey(each, batch)) ?? 0
     const asked = [...wanted].sort((a, b) => foundAt(a) - foundAt(b)).slice(0, asksMax)
     let opened = 0
     for (const each of asked) {
       if (await this.#openAll([each], batch)) opened += 1
-      else this.#noteBusy(wantedPlace(each, batch))
+      else this.#noteBusy(wantedKey(each, batch))
     }
     return opened === wanted.length
   }
 
-  #noteBusy(place: string): void {
+  #noteBusy(key: string): void {
     if (this.#busyAt.size >= busyMax) this.#busyAt.clear()
-    this.#busyAt.set(place, performance.now())
+    this.#busyAt.set(key, performance.now())
   }
 
-  /** Asks again and again, once for all calls that need the lane. */
+  /** Polls until the lane is open. All calls that need the lane share one poll. */
   #openLater(wanted: Wanted, batch: BatchId): Promise<void> {
-    const place = wantedPlace(wanted, batch)
-    const known = this.#awaited.get(place)
+    const key = wantedKey(wanted, batch)
+    const known = this.#awaited.get(key)
     if (known) return known
-    const awaited = this.#polls.until(() => this.#ask([wanted], batch)).finally(() => this.#awaited.delete(place))
-    this.#awaited.set(place, awaited)
+    const awaited = this.#polls.until(() => this.#ask([wanted], batch)).finally(() => this.#awaited.delete(key))
+    this.#awaited.set(key, awaited)
     return awaited
   }
 
-  /** The same for lanes that a caller's transaction did not find: what was known of them may be out of date. */
+  /** Opens lanes that a caller's transaction did not find. Forgets them first: what is known may be out of date. */
   openAnew(jobs: readonly Wanted[]): Promise<boolean> {
     const known = jobs.flatMap((job) => this.knownOf(job) ?? [])
-    for (const lane of known) this.#forget(placeOfLane(lane), lane)
+    for (const lane of known) this.#forget(laneKeyOf(lane), lane)
     const wanted = this.#missing(jobs, null)
-    const key = wanted.map((each) => wantedPlace(each, null)).join(' ')
+    const key = wanted.map((each) => wantedKey(each, null)).join(' ')
     const opening = this.#opening.get(key) ?? this.#openAll(wanted, null).finally(() => this.#opening.delete(key))
     this.#opening.set(key, opening)
     return opening
@@ -198,7 +199,7 @@ export class Lanes {
     }
   }
 
-  /** Gives up where one of them is busy. */
+  /** Fails with a collision if one of them is busy. */
   async #ask(wanted: readonly Wanted[], batch: BatchId): Promise<void> {
     const values = [
       texts(wanted.map(({ queue }) => queue)),
@@ -218,7 +219,7 @@ export class Lanes {
       await this.#own.storeAgain(lost)
       return this.#ask(wanted, batch)
     }
-    for (const each of wanted) this.#busyAt.delete(wantedPlace(each, batch))
+    for (const each of wanted) this.#busyAt.delete(wantedKey(each, batch))
   }
 
   knows(jobs: readonly Wanted[], batch: BatchId = null): boolean {
@@ -232,29 +233,29 @@ export class Lanes {
   }
 
   /**
-   * For work that is one request: starts over where lanes are missing, because they are not open yet, or were known and are gone.
-   * Waits for a busy lane.
+   * For work that is one request. Starts the work over if lanes are missing, because they are not open yet, or were known and
+   * are gone. Waits for busy lanes.
    */
   withLanes<T>(work: () => Promise<T>): Promise<T> {
     return this.#startingOver(work, ({ wanted, batch }) => this.open(wanted, batch))
   }
 
   /**
-   * The same without a wait, for work of several requests. `ask` throws LanesMissing for lanes that are not known and were not asked
-   * for yet: then they are asked for, and the work starts over. After that, lanes that are still not known (`knows`) are busy, and the
-   * work leaves out what needs them.
+   * The same without a wait, for work of several requests. The work calls `ask` with the lanes that it needs. If some are not
+   * known and were not tried yet, `ask` throws LanesMissing, they are tried, and the work starts over. After that, lanes that
+   * are still not known (`knows`) are busy, and the work leaves out the requests that need them.
    */
   withLanesNow<T>(work: (ask: AskForLanes) => Promise<T>): Promise<T> {
     const asked = new Set<string>()
     const ask: AskForLanes = (jobs) => {
-      const wanted = this.#missing(jobs, null).filter((each) => !asked.has(wantedPlace(each, null)))
+      const wanted = this.#missing(jobs, null).filter((each) => !asked.has(wantedKey(each, null)))
       if (wanted.length > 0) throw new LanesMissing(wanted, null)
     }
     return this.#startingOver(
       () => work(ask),
       async ({ wanted, batch }) => {
         await this.openNow(wanted, batch)
-        for (const each of wanted) asked.add(wantedPlace(each, batch))
+        for (const each of wanted) asked.add(wantedKey(each, batch))
       },
     )
   }
@@ -271,11 +272,14 @@ export class Lanes {
     }
   }
 
-  /** The database was set back behind a lane that was known here, or a queue was defined anew; see `schema/functions/open-lanes.ts`. */
+  /**
+   * HF006: the database has lost a lane that this process knows, or a queue was redefined; see
+   * `schema/functions/open-lanes.ts`.
+   */
   #forgetIfOutdated(error: unknown): boolean {
     if ((error as { code?: unknown } | null)?.code !== 'HF006') return false
     this.#queues.clear()
-    this.#byPlace.clear()
+    this.#byLaneKey.clear()
     this.#byNo.clear()
     this.#ofBatches.clear()
     return true
@@ -285,16 +289,16 @@ export class Lanes {
     const missing = new Map<string, Wanted>()
     for (const job of jobs) {
       const known = this.#find(job, batch)
-      if (known === undefined) missing.set(wantedPlace(job, batch), job)
+      if (known === undefined) missing.set(wantedKey(job, batch), job)
       else if (batch !== null) this.#use(known)
     }
     return [...missing.values()]
   }
 
-  /** Only where it is also known what the queue's definition says. */
+  /** Finds a lane only if the definition of its queue is known too. */
   #find({ queue, priority }: Wanted, batch: BatchId): Lane | undefined {
     const known = this.#queues.get(queue)
-    return known && this.#byPlace.get(placeOf(queue, priority ?? known.priority, batch))
+    return known && this.#byLaneKey.get(laneKey(queue, priority ?? known.priority, batch))
   }
 
   #use(lane: Lane): void {
@@ -302,32 +306,32 @@ export class Lanes {
     this.#ofBatches.add(lane)
   }
 
-  /** Of no batch. */
+  /** The lane of no batch, if it is known. */
   knownOf(job: Wanted): Lane | undefined {
     return this.#find(job, null)
   }
 
-  /** Another call may have found that what is known here is out of date: then the work starts over (LanesMissing). */
+  /** Throws LanesMissing if the lane is not known (any more), so that the work starts over. */
   of(job: Wanted, batch: BatchId = null): Lane {
     const lane = this.#find(job, batch)
     if (!lane) throw new LanesMissing([job], batch)
     return lane
   }
 
-  /** The same. */
+  /** The same for what is known of a queue. */
   queue(name: string): KnownQueue {
     const known = this.#queues.get(name)
     if (!known) throw new LanesMissing([{ queue: name, priority: null }], null)
     return known
   }
 
-  /** What is known of this queue's definition is out of date. */
+  /** Called when the queue was redefined, so that what is known of its definition is out of date. */
   forgetQueue(name: string): void {
     this.#queues.delete(name)
   }
 
-  /** The limit key of a job, by what is known here; undefined: it is not known. Never throws, so it may be asked at any time. */
-  keyOf(job: NewJob): string | null | undefined {
+  /** The limit key of a job, from the definitions that are known; undefined: it cannot be known. Never throws. */
+  limitKeyOf(job: NewJob): string | null | undefined {
     if (job.limitKey !== undefined) return job.limitKey
     const of = this.#queues.get(job.queue)
     if (!of) return undefined
@@ -338,7 +342,7 @@ export class Lanes {
     return key
   }
 
-  /** The lane that a claim names; null where no such lane is there (any more). */
+  /** The lane that a claim names; null: there is no such lane (any more). */
   async named({ no, epoch }: LaneName): Promise<Lane | null> {
     const known = () => {
       const lane = this.#byNo.get(no)
@@ -358,15 +362,15 @@ export class Lanes {
     for (const row of rows) this.#remember(row)
   }
 
-  /** The lanes of a batch are not needed any more. */
+  /** Called when a batch was removed. */
   forgetBatch(batch: number): void {
-    for (const [place, lane] of this.#byPlace) {
-      if (lane.batch === batch) this.#forget(place, lane)
+    for (const [key, lane] of this.#byLaneKey) {
+      if (lane.batch === batch) this.#forget(key, lane)
     }
   }
 
-  #forget(place: string, lane: Lane): void {
-    this.#byPlace.delete(place)
+  #forget(key: string, lane: Lane): void {
+    this.#byLaneKey.delete(key)
     if (this.#byNo.get(lane.no) === lane) this.#byNo.delete(lane.no)
     this.#ofBatches.delete(lane)
   }
@@ -387,30 +391,30 @@ export class Lanes {
       epoch: epoch as string,
       batchId: batchId ?? null,
     }
-    const place = placeOfLane(lane)
-    const before = this.#byPlace.get(place)
-    if (before) this.#forget(place, before)
+    const key = laneKeyOf(lane)
+    const before = this.#byLaneKey.get(key)
+    if (before) this.#forget(key, before)
     const namesake = this.#byNo.get(lane.no)
-    if (namesake) this.#forget(placeOfLane(namesake), namesake)
-    this.#byPlace.set(place, lane)
+    if (namesake) this.#forget(laneKeyOf(namesake), namesake)
+    this.#byLaneKey.set(key, lane)
     this.#byNo.set(lane.no, lane)
     if (lane.batch === 0) return
     this.#use(lane)
     const [oldest] = this.#ofBatches.size > batchLanesMax ? this.#ofBatches : []
-    if (oldest) this.#forget(placeOfLane(oldest), oldest)
+    if (oldest) this.#forget(laneKeyOf(oldest), oldest)
   }
 }
 
-/** A lane may outlive the row of its batch for a moment. */
-function placeOfLane({ name, priority, batch, batchId }: Lane): string {
-  return placeOf(name, priority, batch > 0 ? (batchId ?? `#${batch}`) : null)
+/** By number, if the row of the batch is gone: a lane may outlive it for a moment. */
+function laneKeyOf({ name, priority, batch, batchId }: Lane): string {
+  return laneKey(name, priority, batch > 0 ? (batchId ?? `#${batch}`) : null)
 }
 
-function placeOf(queue: string, priority: number, batch: BatchId): string {
+function laneKey(queue: string, priority: number, batch: BatchId): string {
   return `${priority} ${queue} ${batch ?? ''}`
 }
 
-/** The same for a lane that is not known: of the default priority, it is not known which one that is. */
-function wantedPlace({ queue, priority }: Wanted, batch: BatchId): string {
+/** The same for a lane that is not known: which priority is the default is not known either. */
+function wantedKey({ queue, priority }: Wanted, batch: BatchId): string {
   return `${priority ?? 'default'} ${queue} ${batch ?? ''}`
 }

@@ -1,8 +1,8 @@
-// Jobs that somebody holds or held, as a settlement, a rescue or an acceptance finds them.
+// A job with its lease, as a settlement or a rescue reads it.
 
 import type { Row } from './connection/call.ts'
 
-/** A job that is held or was, its row locked. */
+/** A job that is or was leased, with its row locked. */
 export interface LeasedJob {
   readonly turn: number
   readonly id: string
@@ -23,7 +23,7 @@ export interface LeasedJob {
   readonly keyRef: string | null
   /** Its queue or its batch has a limit. */
   readonly isLimited: boolean
-  /** Of the claim that holds it. */
+  /** The token of its claim. */
   readonly token: string
 }
 

@@ -1,15 +1,16 @@
 // How a call waits for another open transaction: without a connection.
 //
-// A row that another transaction has inserted or locked is to be had once that transaction ends. PostgreSQL would let a statement
+// A row that another transaction has inserted or locked is free once that transaction ends. PostgreSQL would let a statement
 // wait for that inside the server, and the statement would keep its connection. The other transaction may be an application's,
-// and stay open for minutes: a few such waits take every connection of the store, and a transaction that waits keeps its own locks.
-// So a statement that may meet such a row gives up after 20 ms (`lock_timeout`), is undone, and is made again a little later.
+// and stay open for minutes. A few such waits would take every connection of the store, and a transaction that waits keeps its
+// own locks. So a statement that may meet such a row gives up after 20 ms (`lock_timeout`), is undone, and is made again a
+// little later.
 //
 // - Between two attempts the call holds no connection and no lock.
-// - Attempts after the first share a few places, so they use at most a third of the connections at any moment.
-// - Each attempt that gave up has changed nothing. So when the store closes, a call that waits ends with CLOSED at once.
+// - Attempts after the first pass a semaphore, so they use at most a third of the connections at any moment.
+// - An attempt that gave up has changed nothing. So when the store closes, a call that waits ends with CLOSED at once.
 //
-// Only a call that is one request waits here. A call that carries several requests leaves out those that would have to wait; see
+// Only a call that is one request waits here. A call of several requests leaves out those that would have to wait; see
 // `lanes.ts`.
 
 import { setMaxListeners } from 'node:events'
@@ -22,22 +23,22 @@ const pauseMinMs = 10
 const pauseMaxMs = 250
 
 export class LockPolls {
-  readonly #places: Semaphore
+  readonly #slots: Semaphore
   readonly #closing = new AbortController()
 
   /** `connections`: how many the store has in all. */
   constructor(connections: number) {
-    this.#places = new Semaphore(Math.max(1, Math.floor(connections / 3)))
+    this.#slots = new Semaphore(Math.max(1, Math.floor(connections / 3)))
     setMaxListeners(0, this.#closing.signal) // one for each call that waits
   }
 
-  /** Makes `attempt` until no other transaction is in its way. It has to give up by itself, in fail-fast mode. */
+  /** Repeats `attempt` until it meets no other transaction. It must fail with a collision by itself, in fail-fast mode. */
   async until<T>(attempt: () => Promise<T>): Promise<T> {
     const first = await orBusy(attempt())
     if (first !== busy) return first
     for (let pauseMs = pauseMinMs; ; pauseMs = Math.min(pauseMs * 2, pauseMaxMs)) {
       await this.#pause(Math.random() * pauseMs)
-      const answer = await this.#places.pass(() => (this.#closing.signal.aborted ? closed() : orBusy(attempt())))
+      const answer = await this.#slots.pass(() => (this.#closing.signal.aborted ? closed() : orBusy(attempt())))
       if (answer !== busy) return answer
     }
   }

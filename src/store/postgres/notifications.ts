@@ -1,24 +1,24 @@
-// What processes tell each other by NOTIFY: gathered, and sent as one message that fits a notification. A message that would
-// be too long says only that there is something, and every process that hears it looks at everything.
+// The messages that processes send each other by NOTIFY. They are gathered, and sent as one message that fits a notification. A
+// message that would be too long says only that there is something, and every process that receives it reads all counts.
 //
 // Every login of the database may send a notification on this channel, whatever its rights. So a message is read strictly:
-// anything that this file does not write itself reads as null. What remains is a hint. A forged one makes a process look, and
-// the store's tables alone say what is there: which jobs are ready, and which are to be cancelled.
+// anything that this file does not write itself reads as null. What remains is a hint. A forged one makes a process read the
+// store's tables, and only these tables decide which jobs are ready, and which are to be cancelled.
 
 import { isJobId, isQueueName } from '../../job/names.ts'
 
 export const messageMaxBytes = 7_000
-/** Jobs of a queue that one message tells of: each wakes one waiter, and no process has as many. */
+/** The highest count of jobs in a message: each job wakes one waiting claim, and no process has as many. */
 export const countMax = 1_000_000
 
 export interface Message {
-  /** Who says it; a transaction of the caller says none. */
+  /** The process that sends it; a caller's own transaction leaves it out. */
   readonly from?: string
-  /** Only whether it is heard matters. */
+  /** Tests whether notifications arrive. */
   readonly probe?: true
   /** How many jobs became ready in which queue. */
   readonly ready?: readonly (readonly [string, number])[]
-  /** Running jobs that are asked to be cancelled. */
+  /** Running jobs that are asked to cancel. */
   readonly cancel?: readonly string[]
 }
 
@@ -50,7 +50,7 @@ export class Notifications {
   }
 }
 
-/** As a notification takes it. */
+/** A message as the payload of a notification. */
 export function textOf(message: Message & { readonly from: string }): string {
   const { from, ready, cancel } = message
   const counted = ready && { ready: ready.map(([queue, count]) => [queue, Math.min(count, countMax)]) }

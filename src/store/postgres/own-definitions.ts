@@ -4,21 +4,24 @@
 // dropped and made again. Then limits, attempts and `onDead` of the definition are gone. Without this file they would stay gone
 // until a process with the definition starts.
 //
-// The version of a queue's definition only grows, unless the database was set back. So a version that is lower than the one
-// that this process was told means: its definition is lost, and it stores the definition again. A version that is as high, or
-// higher, belongs to a definition that another process has stored since. That one stays, as after any redefinition.
+// The version of a queue's definition only grows, unless the database was set back. So if the server has a lower version than
+// this process got when it stored its definition, the definition is lost, and the process stores it again. A version that is as
+// high, or higher, belongs to a definition that another process has stored since. That one stays, as after any redefinition.
 //
-// Three places look at the version:
+// Three calls check the version:
 //
-// - an enqueue that learns anew what the server knows of a queue (`lanes.ts`), before it sends the jobs;
+// - an enqueue that reads again what the server knows of a queue (`lanes.ts`), before it sends the jobs;
 // - an enqueue in a caller's transaction, on the server (`enqueue_in`);
 // - the sweep, every few seconds, for processes that only work.
 //
-// Storing again takes the locks of `define_queue`, in a transaction of its own. The version is compared once more there, under the
-// lock of the queue's row: what was read before may be older than what another process has defined. Two processes, or two calls of one process, may
-// do it at the same time: the second finds the same definition and changes nothing. A crash in between leaves a definition that is
-// stored or not, and the next call looks again. Storing raises the version to what this process is told then, so two processes
-// with different definitions store theirs once each and do not take turns.
+// Storing again takes the locks of `define_queue`, in a transaction of its own. There the version is compared once more, under
+// the lock of the queue's row: the version that was read before may be older than what another process has defined.
+//
+// - Two processes, or two calls of one process, may store at the same time: the second finds the same definition and changes
+//   nothing.
+// - After a crash in between, the definition is stored or not, and the next call checks again.
+// - Storing raises the version, and the process remembers the new one. So two processes with different definitions store theirs
+//   once each, and do not replace each other's again and again.
 
 import type { QueueSettings } from '../../job/record.ts'
 import { texts } from './connection/columns.ts'
@@ -26,7 +29,7 @@ import type { Database } from './connection/database.ts'
 import { isCollision } from './connection/failures.ts'
 import { awaitClaims, storeDefinition } from './define.ts'
 
-/** The most queues whose definitions are remembered. */
+/** How many definitions are remembered. */
 const ownMax = 10_000
 
 interface Own {
@@ -42,7 +45,7 @@ export class OwnDefinitions {
     this.#db = db
   }
 
-  /** This process has stored these settings, or found them stored. */
+  /** Called when this process has stored these settings, or found them stored. */
   remember(settings: QueueSettings, version: number): void {
     this.#byName.delete(settings.name)
     this.#byName.set(settings.name, { settings, version })
@@ -54,7 +57,7 @@ export class OwnDefinitions {
     return this.#byName.get(queue)?.version
   }
 
-  /** What this process has stored for these queues. */
+  /** The settings that this process has stored for these queues. */
   of(queues: Iterable<string>): readonly QueueSettings[] {
     return this.#of(queues).map(({ settings }) => settings)
   }
@@ -63,13 +66,13 @@ export class OwnDefinitions {
     return [...new Set(queues)].flatMap((queue) => this.#byName.get(queue) ?? [])
   }
 
-  /** Of these queues, with the versions that the server has, those whose definition is lost. */
+  /** The queues whose definition is lost, from the versions that the server has. */
   lostOf(found: Iterable<readonly [queue: string, version: number]>): string[] {
     const versions = new Map(found)
     return [...versions].flatMap(([queue, version]) => (version < (this.versionOf(queue) ?? 0) ? [queue] : []))
   }
 
-  /** Gives up with a collision where another open transaction has the row of one of them. */
+  /** Fails with a collision if another open transaction has locked the row of one of these queues. */
   async storeAgain(queues: readonly string[]): Promise<void> {
     for (const { settings, version: lost } of this.#of(queues)) {
       const { version } = await storeDefinition(this.#db, settings, lost)
@@ -78,7 +81,7 @@ export class OwnDefinitions {
     }
   }
 
-  /** Looks at all of them. A queue that is not there has no definition. */
+  /** Checks all queues. A queue that does not exist has no definition. */
   async restore(): Promise<void> {
     const names = [...this.#byName.keys()]
     if (names.length === 0) return
@@ -88,7 +91,7 @@ export class OwnDefinitions {
       try {
         await this.storeAgain([lost])
       } catch (error) {
-        if (!isCollision(error)) throw error // its row is busy: the next look comes soon
+        if (!isCollision(error)) throw error // its row is busy: the next check comes soon
       }
     }
   }

@@ -1,20 +1,19 @@
-// Reads. Pages go by queue, then by state; waiting jobs in the order they will run, running ones in the order they were
-// enqueued, finished ones newest first. Whether a ready job runs is told by the leases that list its place.
+// Reads. Pages are ordered by queue, then by state. Waiting jobs are in the order in which they will run, running jobs in the
+// order in which they were enqueued, finished jobs newest first. A job is running if a lease lists its place.
 
-import { toError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { decodeOverride } from '../../job/stored-definition.ts'
 import { remember } from '../../job/transition.ts'
-import { unknownMark } from '../refusals.ts'
+import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { ItemsQuery, JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { limitOf } from './define.ts'
-import { keyOf } from './enqueue.ts'
+import { limitKeyIn } from './enqueue.ts'
 
 const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
   j.start_before, j.dedup_key, j.idempotency_key, j.payload, j.headers, j.cancel, j.past,
@@ -24,20 +23,20 @@ const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.tim
   p.value, p.message, p.at, j.limit_key, null::text,
   (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted)`
 
-/** Who holds the job: of the leases that list its place the youngest. */
-const holder = `left join lateral (
+/** The lease of the job: the newest one that lists its place. */
+const joinLease = `left join lateral (
     select s.token, s.worker, s.started_at, s.expires_at
       from holdfast.lease s
      where s.lane = j.lane and j.ord = any (s.ords)
      order by s.no desc limit 1
   ) h on j.ready_xid is not null`
 
-/** What was told under that lease. */
-const told = `left join holdfast.progress p
+/** The progress that was reported under that lease. */
+const joinProgress = `left join holdfast.progress p
     on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord and p.token = h.token`
 
-/** Nobody holds it. */
-const unheld = `left join lateral (select null::uuid as token, null::text as worker, null::bigint as started_at,
+/** For jobs without a lease. */
+const joinNoLease = `left join lateral (select null::uuid as token, null::text as worker, null::bigint as started_at,
     null::bigint as expires_at) h on true
   left join lateral (select null::float8 as value, null::text as message, null::bigint as at) p on true`
 
@@ -48,7 +47,7 @@ const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.ti
   (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted)`
 
 const fromLive = `from holdfast.job j
-  join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${holder} ${told}`
+  join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}`
 const fromEnded = 'from holdfast.ended e join holdfast.queue q on q.no = e.queue'
 
 export async function readJob(db: Database, id: string): Promise<JobRecord | null> {
@@ -64,13 +63,13 @@ export async function readOutcomes(db: Database, ids: readonly string[]): Promis
   const rows = await db.query('select * from holdfast.outcomes($1)', [list(ids)])
   const outcomes = new Map<string, JobOutcome | 'live'>()
   for (const [id, state, attempts, result, error] of rows) {
-    const told = { attempts: Number(attempts), result: result ?? null, error: decodeError(error ?? null) }
-    outcomes.set(id as string, state == null ? 'live' : { state: state as EndState, ...told })
+    const outcome = { attempts: Number(attempts), result: result ?? null, error: decodeError(error ?? null) }
+    outcomes.set(id as string, state == null ? 'live' : { state: state as EndState, ...outcome })
   }
   return ids.map((id) => outcomes.get(id) ?? null)
 }
 
-/** A job that is requeued between the two looks is found by neither: so they look again. */
+/** A job that is requeued between the two reads is found by neither. So both are made a second time. */
 export async function liveOrEnded<T>(
   lookAlive: () => Promise<readonly T[]>,
   lookEnded: () => Promise<readonly T[]>,
@@ -87,8 +86,8 @@ function toRecord(row: Row): JobRecord {
   const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
   const [attempt, worker, startedAt, ending, expiresAt, value, message, at, keyRef, annotations, batch] = row.slice(19)
   const isRunning = state === 'running'
-  const told = decodeError(error ?? null)
-  const said = decodeAnnotations(annotations ?? null)
+  const jobError = decodeError(error ?? null)
+  const decoded = decodeAnnotations(annotations ?? null)
   return {
     id: id as string,
     queue: queue as string,
@@ -109,9 +108,9 @@ function toRecord(row: Row): JobRecord {
     cancelRequested: cancel != null,
     finishedAt: numberOrNull(finishedAt),
     result: result ?? null,
-    error: told,
-    annotations: said,
-    limitKey: keyOf(keyRef),
+    error: jobError,
+    annotations: decoded,
+    limitKey: limitKeyIn(keyRef),
     batch: batch ?? null,
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
   }
@@ -123,8 +122,8 @@ function toRecord(row: Row): JobRecord {
       startedAt: Number(startedAt),
       endedAt: Number(finishedAt),
       ending: ending as Attempt['ending'],
-      ...(told && { error: told }),
-      ...(said?.costs && { costs: said.costs }),
+      ...(jobError && { error: jobError }),
+      ...(decoded?.costs && { costs: decoded.costs }),
     }
   }
 }
@@ -135,21 +134,21 @@ function numberOrNull(text: string | null | undefined): number | null {
 
 const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
 
-/** Where a page stopped: the queue, the state, and the last job's place in that list. */
-type Mark = readonly [queue: string, state: number, ...Place]
+/** Where a page ended: the queue, the state, and the last job's position in that list. */
+type Mark = readonly [queue: string, state: number, ...Position]
 
-/** As `readList` says it. */
-type Place = readonly number[]
+/** A position in a list: the last columns of a row of `readList`. */
+type Position = readonly number[]
 
 export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
-  const mark = after === null ? null : decodeMark(after)
+  const mark = after === null ? null : decodeCursor<Mark>(after, isMark)
   const found: { readonly record: JobRecord; readonly mark: Mark }[] = []
   for (const listed of await listsOf(db, queue, state)) {
     if (found.length > limit) break
     if (mark && (listed.name < mark[0] || (listed.name === mark[0] && listed.index < mark[1]))) continue
     const isWhereItStopped = mark !== null && listed.name === mark[0] && listed.index === mark[1]
-    const place = isWhereItStopped ? (mark.slice(2) as Place) : null
-    for (const row of await readList(db, listed, place, limit + 1 - found.length)) {
+    const position = isWhereItStopped ? (mark.slice(2) as Position) : null
+    for (const row of await readList(db, listed, position, limit + 1 - found.length)) {
       found.push({
         record: toRecord(row.slice(0, recordWidth)),
         mark: [listed.name, listed.index, ...row.slice(recordWidth).map(Number)],
@@ -159,7 +158,7 @@ export async function readJobs(db: Database, { queue, state, limit, after }: Job
   const page = found.slice(0, limit)
   return {
     jobs: page.map(({ record }) => record),
-    next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
+    next: found.length > limit ? encodeCursor(page.at(-1)?.mark as Mark) : null,
   }
 }
 
@@ -184,42 +183,42 @@ async function listsOf(db: Database, queue: string | null, state: JobState | nul
     )
 }
 
-/** Those that have ended, in the order of their submission; then the others, lane by lane: in their turn, then those that are not ready. */
-type ItemMark = readonly [part: 0 | 1 | 2, ...place: number[]]
+/** Part 0: ended items, in the order of submission. Part 1: ready and running items, by lane. Part 2: all others, by lane. */
+type ItemMark = readonly [part: 0 | 1 | 2, ...position: number[]]
 
 export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPage> {
   const [no] =
     (await db.query('select no from holdfast.batch where id = $1 and not is_deleted', [query.batch]))[0] ?? []
   if (no == null) return { jobs: [], next: null }
-  const mark = query.after === null ? null : decodeItemMark(query.after)
+  const mark = query.after === null ? null : decodeCursor<ItemMark>(query.after, isItemPosition)
   const found: { readonly record: JobRecord; readonly mark: ItemMark }[] = []
   for (const part of [0, 1, 2] as const) {
     if (found.length > query.limit || part < (mark?.[0] ?? 0) || (part > 0 && isOfEnded(query))) continue
-    const place = mark?.[0] === part ? (mark.slice(1) as number[]) : null
-    for (const row of await readPart(db, Number(no), { part, place, query, max: query.limit + 1 - found.length })) {
+    const position = mark?.[0] === part ? (mark.slice(1) as number[]) : null
+    for (const row of await readPart(db, Number(no), { part, position, query, max: query.limit + 1 - found.length })) {
       const record = toRecord(row.slice(0, recordWidth))
       found.push({ record, mark: [part, ...row.slice(recordWidth).map(Number)] as unknown as ItemMark })
     }
   }
   const page = found.slice(0, query.limit)
-  const next = found.length > query.limit ? JSON.stringify(page.at(-1)?.mark) : null
-  return { jobs: page.map(({ record }) => record), next: next && Buffer.from(next).toString('base64url') }
+  const next = found.length > query.limit ? encodeCursor(page.at(-1)?.mark as ItemMark) : null
+  return { jobs: page.map(({ record }) => record), next }
 }
 
-/** Only what has ended is asked for. */
+/** The query asks only for ended items. */
 function isOfEnded({ state, outcome, warning }: ItemsQuery): boolean {
   return outcome !== null || warning !== null || state === 'done' || state === 'dead' || state === 'cancelled'
 }
 
 interface Part {
   readonly part: 0 | 1 | 2
-  readonly place: readonly number[] | null
+  readonly position: readonly number[] | null
   readonly query: ItemsQuery
   readonly max: number
 }
 
-function readPart(db: Database, no: number, { part, place, query, max }: Part): Promise<Row[]> {
-  const [a = 0, b = -1, c = -1] = place ?? []
+function readPart(db: Database, no: number, { part, position, query, max }: Part): Promise<Row[]> {
+  const [a = 0, b = -1, c = -1] = position ?? []
   const { state, outcome, warning } = query
   if (part === 0) {
     if (state !== null && !isOfEnded(query)) return Promise.resolve([])
@@ -244,7 +243,7 @@ function readPart(db: Database, no: number, { part, place, query, max }: Part): 
        select ${liveColumns}, j.lane, ${first}, ${second}
          from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
            select k.* from holdfast.job k where k.lane = l.no + f.front and ${listed} limit $6) j
-         join holdfast.queue q on q.no = l.queue ${holder} ${told}
+         join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}
         where l.batch = $1 and l.no + 1 >= $2
      ) found(${Array.from({ length: recordWidth + 3 }, (_, i) => `c${i + 1}`)})
       where $5::text is null or c16 = $5
@@ -253,26 +252,21 @@ function readPart(db: Database, no: number, { part, place, query, max }: Part): 
   )
 }
 
-/** Of a number that JavaScript cannot hold. */
+/** The two halves of a number that is too large for JavaScript. */
 function halves(column: string): readonly [high: string, low: string] {
   return [`${column} >> 32`, `${column} & 4294967295`]
 }
 
-function decodeItemMark(text: string): ItemMark {
-  try {
-    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark = Array.isArray(mark) && mark.every(Number.isSafeInteger) && mark.length === (mark[0] === 0 ? 2 : 4)
-    if (isMark && mark[0] >= 0 && mark[0] <= 2) return mark as unknown as ItemMark
-  } catch {
-    // falls through: not one of ours
-  }
-  throw toError(unknownMark())
+function isItemPosition(value: readonly unknown[]): boolean {
+  const [part] = value
+  if (part !== 0 && part !== 1 && part !== 2) return false
+  return value.length === (part === 0 ? 2 : 4) && value.every(Number.isSafeInteger)
 }
 
 const first = [-1, -1, -1, -1] as const
 
-function readList(db: Database, { no, state }: List, place: Place | null, max: number): Promise<Row[]> {
-  const [a = 0, b = 0, c = 0, d = 0] = place ?? first
+function readList(db: Database, { no, state }: List, position: Position | null, max: number): Promise<Row[]> {
+  const [a = 0, b = 0, c = 0, d = 0] = position ?? first
   switch (state) {
     case 'running':
       return db.query(
@@ -285,7 +279,7 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
          select ${liveColumns}, j.seq
            from holds h
            join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
-           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${told}
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinProgress}
           where j.seq > $2 order by j.seq limit $3`,
         [no, a, max],
       )
@@ -311,7 +305,7 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
          )
          select ${liveColumns}, l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord
            from listed j
-           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${unheld}
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
           order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
         [no, a, b, String(Math.max(0, c)), d, max],
       )
@@ -319,26 +313,26 @@ function readList(db: Database, { no, state }: List, place: Place | null, max: n
       return db.query(
         `select ${liveColumns}, j.run_at, j.seq
            from holdfast.lane l join holdfast.job j on j.lane in (l.no, l.no + 1)
-           join holdfast.queue q on q.no = l.queue ${unheld}
+           join holdfast.queue q on q.no = l.queue ${joinNoLease}
           where l.queue = $1 and j.ready_xid is null and not j.is_held and (j.run_at, j.seq) > ($2, $3)
           order by j.run_at, j.seq limit $4`,
         [no, a, b, max],
       )
     case 'held':
-      return readHeld(db, no, place, max)
+      return readHeld(db, no, position, max)
     default:
       return db.query(
         `select ${endedColumns}, e.finished_at, e.seq ${fromEnded}
           where e.queue = $1 and e.state = $2 and (e.finished_at, e.seq) < ($3, $4)
           order by e.finished_at desc, e.seq desc limit $5`,
-        [no, state, ...(place ? [a, b] : [Number.MAX_SAFE_INTEGER, 0]), max],
+        [no, state, ...(position ? [a, b] : [Number.MAX_SAFE_INTEGER, 0]), max],
       )
   }
 }
 
-/** In the order of their places, below which all are that are not held. */
-function readHeld(db: Database, no: number, place: Place | null, max: number): Promise<Row[]> {
-  const [high = 0, low = 0] = place ?? [2 ** 24]
+/** In the order of their `ord`. The `ord` of jobs that are not held is below 2^56, which is where the first page begins. */
+function readHeld(db: Database, no: number, position: Position | null, max: number): Promise<Row[]> {
+  const [high = 0, low = 0] = position ?? [2 ** 24]
   const [first, second] = halves('j.ord')
   return db.query(
     `select ${liveColumns}, ${first}, ${second}
@@ -347,30 +341,19 @@ function readHeld(db: Database, no: number, place: Place | null, max: number): P
                 where lane = l.no + f.front and ready_xid is null and is_held and ord > ($2::bigint << 32 | $3::bigint)
                 order by ord limit $4) k
               where l.queue = $1 order by k.ord limit $4) j
-       join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${unheld}
+       join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
       order by j.ord`,
     [no, high, low, max],
   )
 }
 
-function encodeMark(mark: Mark): string {
-  return Buffer.from(JSON.stringify(mark)).toString('base64url')
+function isMark([queue, state, ...position]: readonly unknown[]): boolean {
+  if (typeof queue !== 'string' || !Number.isSafeInteger(state) || !((state as number) in states)) return false
+  return isPosition(position as unknown as Position, states[state as number])
 }
 
-function decodeMark(text: string): Mark {
-  try {
-    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark =
-      Array.isArray(mark) && typeof mark[0] === 'string' && Number.isSafeInteger(mark[1]) && mark[1] in states
-    if (isMark && isPlace(mark.slice(2), states[mark[1]])) return mark as unknown as Mark
-  } catch {
-    // falls through: not one of ours
-  }
-  throw toError(unknownMark())
-}
-
-/** As `readList` numbers them; a ready job's begins with its priority and with whether it is in the lane of those in turn. */
-function isPlace([a, b, ...rest]: Place, state: JobState | undefined): boolean {
+/** Checks a position of `readList`. That of a ready job begins with its priority, and 0 if it was released or rescued. */
+function isPosition([a, b, ...rest]: Position, state: JobState | undefined): boolean {
   if (![a, b, ...rest].filter((each) => each !== undefined).every(Number.isSafeInteger)) return false
   if (state === 'running') return b === undefined
   if (state !== 'ready') return b !== undefined && rest.length === 0
@@ -429,7 +412,7 @@ export async function readReady(db: Database): Promise<Map<string, number>> {
   )
 }
 
-/** The head of what waits in each lane is its oldest: a few seeks, whatever the backlog. */
+/** The first waiting job of each lane is its oldest. So this takes a few seeks, whatever the backlog. */
 const selectOldest = `
   select l.queue, min(w.run_at), holdfast.now_ms($1)
     from holdfast.lane l cross join (values (0), (1)) f(front)

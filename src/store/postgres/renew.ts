@@ -2,12 +2,12 @@ import type { LeaseRef, RenewAnswer, RenewRequest } from '../store.ts'
 import { list } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { withRetry } from './connection/failures.ts'
-import { holdColumns } from './fence.ts'
+import { leaseColumns } from './fence.ts'
 
 const select = 'select * from holdfast.renew($1, $2, $3, $4, $5, $6, $7, $8, $9)'
 
 export async function renew(db: Database, requests: readonly RenewRequest[]): Promise<RenewAnswer[]> {
-  const { columns, order } = holdColumns(requests)
+  const { columns, order } = leaseColumns(requests)
   const leases = list(order.map((i) => (requests[i] as RenewRequest).leaseMs))
   const values = [...columns, leases, db.now]
   const rows = await withRetry(() => db.hot(select, values))
@@ -23,9 +23,9 @@ export async function renew(db: Database, requests: readonly RenewRequest[]): Pr
 
 const selectCancelled = 'select holdfast.cancel_requested($1, $2, $3, $4, $5, $6, $7)'
 
-export async function cancelRequested(db: Database, holds: readonly LeaseRef[]): Promise<boolean[]> {
-  const { columns, order } = holdColumns(holds)
+export async function cancelRequested(db: Database, leases: readonly LeaseRef[]): Promise<boolean[]> {
+  const { columns, order } = leaseColumns(leases)
   const rows = await withRetry(() => db.hot(selectCancelled, columns))
   const requested = new Set(rows.map(([turn]) => order[Number(turn) - 1] as number))
-  return holds.map((_, i) => requested.has(i))
+  return leases.map((_, i) => requested.has(i))
 }

@@ -1,35 +1,42 @@
-// Settle. A settlement whose follow-ups or notice of death need a busy lane (`lanes.ts`) is left out of its flush and goes alone, behind
-// it. It waits without a connection, its job stays leased meanwhile, and its neighbours are answered at once. So its answer is a promise.
+// Settle.
 //
-//   the flush   lands without it, and keeps `later` in its place: asked again with the same token, that answer is read again
-//   alone       lands under a number of its own, which that answer leads to. A crash in between leaves the settlement undone, as if it
-//               had never been sent: the lease runs out, and the job comes back
+// PLAINLY DONE. Jobs that are done, without effects, are settled as one set in one statement.
 //
-// Jobs that are plainly done go as one set in one statement. Everything else is read with its rows locked, decided by
-// the same pure functions that decide it elsewhere, and written back as sets; what comes with effects that may fail goes
-// one after the other, each undone to a savepoint where it fails, so that the settlements beside it never notice.
+// EVERYTHING ELSE. The rows are read and locked, `src/job/transition.ts` decides what becomes of each job, and the changes are
+// written back as sets. Settlements with effects that may fail are made one after the other, each behind a savepoint. If one
+// fails, it is undone to its savepoint, and the settlements beside it are not affected.
+//
+// BUSY LANES. A settlement may need a busy lane (`lanes.ts`) for its follow-ups or its death notice. Then it is left out of its
+// flush, and is made afterwards in a transaction of its own. It waits without a connection, its job stays leased meanwhile, and
+// the other settlements are answered at once. So its answer is a promise:
+//
+//   the flush         commits without it, and keeps the answer `later` for it. A caller that asks again with the same token reads
+//                     `later` again
+//   own transaction   commits under a flush number of its own, which is derived from the same token. A crash in between leaves
+//                     the settlement undone, as if it had never been sent: the lease expires, and the job is rescued
 
 import { createHash } from 'node:crypto'
 import { isHoldfastError, refuse } from '../../errors.ts'
 import type { NewJob, SqlEffect } from '../../job/record.ts'
+import { annotationsOf, resultOf } from '../../job/settlement.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
-import { afterOthers, alone, type Care, together } from './alone.ts'
 import { list, optionalTexts } from './connection/columns.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failures.ts'
-import type { FollowUps, StoreContext } from './enqueue.ts'
-import { type Holds, holdColumns } from './fence.ts'
+import type { AfterCommit, StoreContext } from './enqueue.ts'
+import { type LeaseColumns, leaseColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
-import { mostOf } from './setters.ts'
-import { annotationsOf, lanesToSettle, resultOf, SettlementWriter } from './settlement-writer.ts'
+import { lanesToSettle, SettlementWriter } from './settlement-writer.ts'
+import { mostOf } from './sql-leftovers.ts'
+import { afterOthers, inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
 export interface SettleOptions {
-  /** Of the caller, who may ask again. */
+  /** The caller's token, under which it may ask again. */
   readonly token: string | undefined
-  /** Some of these jobs hand over to others. */
+  /** Some of these jobs have limit keys, so they pass their slots on to held jobs. */
   readonly haveLimitKeys: boolean
 }
 
@@ -37,29 +44,29 @@ export async function settle(
   context: StoreContext,
   requests: readonly SettleRequest[],
   { token, haveLimitKeys }: SettleOptions,
-): Promise<SoonOrLater[]> {
+): Promise<AnswerOrPromise[]> {
   if (requests.some(({ settlement }) => hasEffects(settlement))) return settleInTurn(context, requests, token)
-  const holds = holdColumns(requests)
-  if (holds.haveTwins) return settleInTurn(context, requests, token)
-  if (requests.every(isPlainlyDone)) return settleDone(context, requests, { token, haveLimitKeys }, holds)
-  // Without effects, and each hold once: nothing tells in which order jobs were settled.
+  const leases = leaseColumns(requests)
+  if (leases.haveDuplicates) return settleInTurn(context, requests, token)
+  if (requests.every(isPlainlyDone)) return settleDone(context, requests, { token, haveLimitKeys }, leases)
+  // Without effects, and with each lease once, the order in which jobs are settled makes no difference.
   const done = requests.filter(isPlainlyDone)
   const rest = requests.filter((request) => !isPlainlyDone(request))
-  const answers = new Map<SettleRequest, SoonOrLater>()
-  const answered: SoonOrLater[][] = [
+  const answers = new Map<SettleRequest, AnswerOrPromise>()
+  const answered: AnswerOrPromise[][] = [
     await settleInTurn(context, rest, token),
-    done.length > 0 ? await settleDone(context, done, { token, haveLimitKeys }, holdColumns(done)) : [],
+    done.length > 0 ? await settleDone(context, done, { token, haveLimitKeys }, leaseColumns(done)) : [],
   ]
   for (const [i, part] of [rest, done].entries()) {
     part.forEach((request, j) => {
-      answers.set(request, answered[i]?.[j] as SoonOrLater)
+      answers.set(request, answered[i]?.[j] as AnswerOrPromise)
     })
   }
-  return requests.map((request) => answers.get(request) as SoonOrLater)
+  return requests.map((request) => answers.get(request) as AnswerOrPromise)
 }
 
-/** Later: of a settlement that waits for a busy lane. */
-type SoonOrLater = SettleAnswer | Promise<SettleAnswer>
+/** A promise: the settlement waits for a busy lane. */
+type AnswerOrPromise = SettleAnswer | Promise<SettleAnswer>
 
 type Part =
   | 'done'
@@ -70,7 +77,7 @@ type Part =
   | `alone ${string}`
   | `refused ${string}`
 
-/** The number under which a part of a settlement lands: with a token of the caller the same every time it is asked. */
+/** The flush number of a part of a call. With the caller's token it is the same each time the caller asks. */
 function flushOf(token: string | undefined, part: Part): string | undefined {
   if (token === undefined) return undefined
   return createHash('sha256').update(`${part} ${token}`).digest('hex').slice(0, 32)
@@ -87,19 +94,23 @@ function isPlainlyDone({ settlement }: SettleRequest): boolean {
 const plainlyDone: SettleAnswer = { state: 'done', runAt: null, enqueued: [] }
 
 /**
- * So many jobs, if they hand over to others, go as two calls at the same time: to hand over costs the server twice as much as
- * the rest of a settlement. Jobs of 1,000 keys were drained in 30 µs each instead of 34; jobs without keys, so, in 14 instead of 13.
+ * From so many jobs on, jobs with limit keys are settled by two calls at the same time, because passing slots on costs the
+ * server twice as much as the rest of a settlement. Jobs of 1,000 keys were drained in 30 µs each instead of 34. Jobs without
+ * keys would take 14 µs instead of 13, so they stay one call.
  */
 const halvesFrom = 500
 
-/** Where all are lost, they may have landed the other way: a call that is repeated no longer knows that the jobs had limit keys. */
+/**
+ * If all are lost, they may have been committed in the other way by an earlier call with this token: a repeated call no longer
+ * knows that the jobs had limit keys. So the other way is tried too.
+ */
 async function settleDone(
   context: StoreContext,
   requests: readonly SettleRequest[],
   { token, haveLimitKeys }: SettleOptions,
-  holds: Holds,
+  leases: LeaseColumns,
 ): Promise<SettleAnswer[]> {
-  const atOnce = () => settleAtOnce(context, requests, holds, flushOf(token, 'done'))
+  const atOnce = () => settleAtOnce(context, requests, leases, flushOf(token, 'done'))
   if (requests.length < halvesFrom) return atOnce()
   const inHalves = () => settleInHalves(context, requests, token)
   const [way, other] = haveLimitKeys ? [inHalves, atOnce] : [atOnce, inHalves]
@@ -108,7 +119,7 @@ async function settleDone(
   return mayHaveLanded ? other() : answers
 }
 
-/** Where one half fails, all are told that they may have landed. */
+/** If one half fails and the other does not, the error of the whole call says that it may have been carried out. */
 async function settleInHalves(
   context: StoreContext,
   requests: readonly SettleRequest[],
@@ -116,14 +127,14 @@ async function settleInHalves(
 ): Promise<SettleAnswer[]> {
   const middle = requests.length >> 1
   const half = (part: readonly SettleRequest[], name: Part) =>
-    settleAtOnce(context, part, holdColumns(part), flushOf(token, name))
+    settleAtOnce(context, part, leaseColumns(part), flushOf(token, name))
   const halves = await Promise.allSettled([
     half(requests.slice(0, middle), 'first half'),
     half(requests.slice(middle), 'second half'),
   ])
-  const hasLanded = halves.some(({ status }) => status === 'fulfilled')
+  const isHalfDone = halves.some(({ status }) => status === 'fulfilled')
   return halves.flatMap((half) => {
-    if (half.status === 'rejected') throw hasLanded ? afterAnotherPart(half.reason) : half.reason
+    if (half.status === 'rejected') throw isHalfDone ? afterAnotherPart(half.reason) : half.reason
     return half.value
   })
 }
@@ -131,7 +142,7 @@ async function settleInHalves(
 async function settleAtOnce(
   context: StoreContext,
   requests: readonly SettleRequest[],
-  { columns, order }: Holds,
+  { columns, order }: LeaseColumns,
   flush: string | undefined,
 ): Promise<SettleAnswer[]> {
   const results = order.map((i) => resultOf((requests[i] as SettleRequest).settlement))
@@ -140,208 +151,216 @@ async function settleAtOnce(
     text: 'select holdfast.settle_done($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)',
     values: [...columns, optionalTexts(results), optionalTexts(annotations), context.db.now],
   }
-  const read = (json: string | null | undefined) => (json == null ? nothingTold : JSON.parse(json)) as DoneAnswer
-  const told = await context.db.land(call, ([row]) => read(row?.[0]), read, { flush })
+  const read = (json: string | null | undefined) => (json == null ? nothingDone : JSON.parse(json)) as DoneAnswer
+  const done = await context.db.commitOnce(call, ([row]) => read(row?.[0]), read, { flush })
   const answers: SettleAnswer[] = requests.map(() => plainlyDone)
-  for (const turn of told.lost ?? []) answers[order[turn - 1] as number] = 'lost'
-  if (told.limited) context.announce(new Map(told.limited.map((queue) => [queue, requests.length])))
-  if (told.ready) context.announce(new Map(Object.entries(told.ready)))
-  await context.followUp({ lists: told.lists ?? [], batches: told.batches ?? [] })
+  for (const turn of done.lost ?? []) answers[order[turn - 1] as number] = 'lost'
+  if (done.limited) context.announce(new Map(done.limited.map((queue) => [queue, requests.length])))
+  if (done.ready) context.announce(new Map(Object.entries(done.ready)))
+  await context.afterCommit({ lists: done.lists ?? [], batches: done.batches ?? [] })
   return answers
 }
 
-/** What `holdfast.settle_done` tells; see there. */
-interface DoneAnswer extends FollowUps {
+/** What `holdfast.settle_done` answers; see there. */
+interface DoneAnswer extends AfterCommit {
   readonly lost?: readonly number[] | null
   readonly limited?: readonly string[] | null
   readonly ready?: Readonly<Record<string, number>> | null
 }
 
-const nothingTold: DoneAnswer = {}
+const nothingDone: DoneAnswer = {}
 
 /**
- * Together, and each alone where the server refuses to commit that (`alone.ts`). Each lands under a number of its own then, and
- * under another one with its statements refused: the first may have been abandoned (`database.ts`). If the way to the server is
- * lost in between and the caller asks again, those that landed alone are lost to the flush as a whole: what was answered to
- * them is looked up.
+ * Settles all in one transaction or, if the server refuses to commit that, each in a transaction of its own
+ * (`statement-policy.ts`).
+ *
+ * Each of those has a flush number of its own, and another one with its statements refused, because the first may have been
+ * abandoned (`database.ts`). If the connection breaks in between, the caller may ask again for the whole flush. Then jobs that
+ * were settled in their own transactions look `lost`, and their kept answers are looked up.
  */
 async function settleInTurn(
   context: StoreContext,
   requests: readonly SettleRequest[],
   token?: string,
-): Promise<SoonOrLater[]> {
-  const flushes = aloneFlushes(requests, token)
-  const answers = new Map<number, TurnAnswer>()
+): Promise<AnswerOrPromise[]> {
+  const flushes = ownFlushes(requests, token)
+  const answers = new Map<number, AnswerOrLater>()
   try {
-    const joining = await joiningOf(context, requests)
-    const some = joining.map((i) => requests[i] as SettleRequest)
-    const part: Part = some.length === requests.length ? 'in turn' : `in turn ${joining.join()}`
-    const landed = some.length === 0 ? [] : await landInTurn(context, some, flushOf(token, part), together)
-    const kept = await withLandedAlone(
+    const sharing = await sharingOf(context, requests)
+    const some = sharing.map((i) => requests[i] as SettleRequest)
+    const part: Part = some.length === requests.length ? 'in turn' : `in turn ${sharing.join()}`
+    const answered =
+      some.length === 0 ? [] : await settleWithoutWait(context, some, flushOf(token, part), sharedTransaction)
+    const kept = await withKeptAnswers(
       context,
-      landed,
-      joining.map((i) => flushes[i]),
+      answered,
+      sharing.map((i) => flushes[i]),
     )
-    for (const [at, i] of joining.entries()) answers.set(i, kept[at] as TurnAnswer)
+    for (const [at, i] of sharing.entries()) answers.set(i, kept[at] as AnswerOrLater)
   } catch (error) {
     if (!(error instanceof CommitRefused)) throw error
   }
   for (const [i, request] of requests.entries())
-    if (!answers.has(i)) answers.set(i, await afterOthers([...answers], settleAlone(context, request, flushes[i])))
+    if (!answers.has(i))
+      answers.set(i, await afterOthers([...answers], settleInOwnTransaction(context, request, flushes[i])))
   return requests.map((request, i) => {
-    const answer = answers.get(i) as TurnAnswer
+    const answer = answers.get(i) as AnswerOrLater
     return answer === 'later' ? settleLater(context, request, flushes[i]) : answer
   })
 }
 
-/** As soon as its lanes are open. Where its promise fails, it may be asked for again with the whole flush, under the same token. */
+/** Settles once the lanes are open. If the promise fails, the caller may ask again for the whole flush, with its token. */
 function settleLater(
   context: StoreContext,
   request: SettleRequest,
-  flushes: AloneFlushes | undefined,
+  flushes: OwnFlushes | undefined,
 ): Promise<SettleAnswer> {
-  const settled = settleAlone(context, request, flushes, { waits: true })
-  settled.catch(() => undefined) // its caller may still wait for the rest of the flush
+  const settled = settleInOwnTransaction(context, request, flushes, { waits: true })
+  settled.catch(() => undefined) // it may fail before the caller has the answers of the flush
   return settled as Promise<SettleAnswer>
 }
 
 /**
- * Which of them share a transaction: all whose statements set nothing (`setters.ts`). A hold that is given twice is settled by the
- * first request that names it, so where one of its requests goes alone, all go alone, in their order.
+ * The indexes of requests that share a transaction: all whose statements set nothing (`sql-leftovers.ts`). A lease that is given
+ * twice must be settled by the first request that names it. So if a lease is given twice and some request cannot share, none
+ * shares, and all are made in their order.
  */
-async function joiningOf({ db }: StoreContext, requests: readonly SettleRequest[]): Promise<number[]> {
-  const joining: number[] = []
+async function sharingOf({ db }: StoreContext, requests: readonly SettleRequest[]): Promise<number[]> {
+  const sharing: number[] = []
   for (const [i, { settlement }] of requests.entries())
-    if ((await mostOf(sqlOf(settlement), (text) => db.leaves(text))) === 'nothing') joining.push(i)
-  const areAll = joining.length === requests.length
-  return !areAll && holdColumns(requests).haveTwins ? [] : joining
+    if ((await mostOf(sqlOf(settlement), (text) => db.leaves(text))) === 'nothing') sharing.push(i)
+  const areAll = sharing.length === requests.length
+  return !areAll && leaseColumns(requests).haveDuplicates ? [] : sharing
 }
 
 function sqlOf(settlement: Settlement): readonly SqlEffect[] {
   return ('effects' in settlement && settlement.effects?.sql) || []
 }
 
-/** A full disk fails no job and no neighbour: only this request is told that nothing was carried out. */
-async function settleAlone(
+/** A full disk fails neither the job nor other requests: only this request is answered that nothing was carried out. */
+async function settleInOwnTransaction(
   context: StoreContext,
   request: SettleRequest,
-  flushes: AloneFlushes | undefined,
+  flushes: OwnFlushes | undefined,
   { waits = false } = {},
-): Promise<TurnAnswer> {
+): Promise<AnswerOrLater> {
   try {
-    const land = waits ? landWaiting : landInTurn
-    const answers = await alone((care) => {
-      const flush = care.refusal === null ? flushes?.alone : flushes?.refused
-      return land(context, [request], flush, care)
+    const settleOne = waits ? settleWaiting : settleWithoutWait
+    const answers = await inOwnTransaction((policy) => {
+      const flush = policy.refusal === null ? flushes?.own : flushes?.refused
+      return settleOne(context, [request], flush, policy)
     })
-    const [answer] = await withLandedAlone(context, answers, [flushes])
-    return answer as TurnAnswer
+    const [answer] = await withKeptAnswers(context, answers, [flushes])
+    return answer as AnswerOrLater
   } catch (error) {
     if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
     return refuse(error.code, error.message, error.facts)
   }
 }
 
-/** The numbers under which one request lands alone. */
-interface AloneFlushes {
-  readonly alone: string
+/** The flush numbers of one request that is made in its own transaction: with its statements, and with them refused. */
+interface OwnFlushes {
+  readonly own: string
   readonly refused: string
 }
 
-/** A hold that is given twice lands once, and the second is lost: so they have two numbers. */
-function aloneFlushes(requests: readonly SettleRequest[], token: string | undefined): (AloneFlushes | undefined)[] {
+/** If a lease is given twice, the first request settles it and the second is lost. So each of them has its own numbers. */
+function ownFlushes(requests: readonly SettleRequest[], token: string | undefined): (OwnFlushes | undefined)[] {
   const times = new Map<string, number>()
   return requests.map(({ id, fence }) => {
-    const hold = `${id} ${fence}`
-    const time = (times.get(hold) ?? 0) + 1
-    times.set(hold, time)
-    const [alone, refused] = (['alone', 'refused'] as const).map((how) => flushOf(token, `${how} ${time} ${hold}`))
-    return alone === undefined || refused === undefined ? undefined : { alone, refused }
+    const lease = `${id} ${fence}`
+    const time = (times.get(lease) ?? 0) + 1
+    times.set(lease, time)
+    const [own, refused] = (['alone', 'refused'] as const).map((how) => flushOf(token, `${how} ${time} ${lease}`))
+    return own === undefined || refused === undefined ? undefined : { own, refused }
   })
 }
 
-async function withLandedAlone(
+/** Replaces `lost` by the answer that was kept when the request was settled in its own transaction. */
+async function withKeptAnswers(
   { db }: StoreContext,
-  answers: readonly TurnAnswer[],
-  flushes: readonly (AloneFlushes | undefined)[],
-): Promise<TurnAnswer[]> {
-  const lost = flushes.flatMap((flush, i) => (flush && answers[i] === 'lost' ? [flush.alone, flush.refused] : []))
+  answers: readonly AnswerOrLater[],
+  flushes: readonly (OwnFlushes | undefined)[],
+): Promise<AnswerOrLater[]> {
+  const lost = flushes.flatMap((flush, i) => (flush && answers[i] === 'lost' ? [flush.own, flush.refused] : []))
   if (lost.length === 0) return [...answers]
   const rows = await db.query(
     `select replace(f.id::text, '-', ''), f.answer from holdfast.flush f where f.id = any ($1::uuid[])`,
     [list(lost)],
   )
   const kept = new Map(rows.map(([flush, answer]) => [flush, JSON.parse(answer as string) as unknown]))
-  const landed = (flush: string | undefined) => {
+  const keptAnswer = (flush: string | undefined) => {
     const answer = kept.get(flush ?? null)
     return Array.isArray(answer) && answer[0] !== 'lost' ? (answer[0] as SettleAnswer) : undefined
   }
-  return answers.map((answer, i) => landed(flushes[i]?.alone) ?? landed(flushes[i]?.refused) ?? answer)
+  return answers.map((answer, i) => keptAnswer(flushes[i]?.own) ?? keptAnswer(flushes[i]?.refused) ?? answer)
 }
 
-/** `later`: it needs a busy lane, and was left out. */
-type TurnAnswer = SettleAnswer | 'later'
+/** `later`: the settlement needs a busy lane, and was left out. */
+type AnswerOrLater = SettleAnswer | 'later'
 
-/** Never waits for a lane. Where all are left out, nothing lands: the flush may still be used for them. */
-async function landInTurn(
+/** Never waits for a lane. If all requests are left out, nothing is committed, so the flush number is still free for them. */
+async function settleWithoutWait(
   context: StoreContext,
   requests: readonly SettleRequest[],
   flush: string | undefined,
-  care: Care,
-): Promise<TurnAnswer[]> {
+  policy: StatementPolicy,
+): Promise<AnswerOrLater[]> {
   try {
-    return await context.lanes.withLanesNow((ask) => new Turn(context, requests, { care, ask }).land(flush))
+    return await context.lanes.withLanesNow((ask) =>
+      new SettleTransaction(context, requests, { policy, ask }).run(flush),
+    )
   } catch (error) {
     if (!(error instanceof AllLeftOut)) throw error
     return requests.map(() => 'later')
   }
 }
 
-/** The same for one request that waits for its lanes, however long other transactions keep them busy. */
-function landWaiting(
+/** The same for one request that waits for its lanes, as long as other transactions keep them busy. */
+function settleWaiting(
   context: StoreContext,
   requests: readonly SettleRequest[],
   flush: string | undefined,
-  care: Care,
-): Promise<TurnAnswer[]> {
+  policy: StatementPolicy,
+): Promise<AnswerOrLater[]> {
   const ask: AskForLanes = (wanted) => context.lanes.require(wanted)
-  return context.lanes.withLanes(() => new Turn(context, requests, { care, ask }).land(flush))
+  return context.lanes.withLanes(() => new SettleTransaction(context, requests, { policy, ask }).run(flush))
 }
 
 class AllLeftOut extends Error {}
 
-interface TurnOptions {
-  readonly care: Care
+interface SettleTransactionOptions {
+  readonly policy: StatementPolicy
   readonly ask: AskForLanes
 }
 
 /** Requests that are settled one after the other, in one transaction. */
-class Turn {
+class SettleTransaction {
   readonly #context: StoreContext
   readonly #requests: readonly SettleRequest[]
-  readonly #care: Care
+  readonly #policy: StatementPolicy
   readonly #ask: AskForLanes
-  readonly #holds: Holds
+  readonly #leases: LeaseColumns
   #ready: ReadonlyMap<string, number> = new Map()
-  #followUps: FollowUps = {}
+  #afterCommit: AfterCommit = {}
 
-  constructor(context: StoreContext, requests: readonly SettleRequest[], { care, ask }: TurnOptions) {
+  constructor(context: StoreContext, requests: readonly SettleRequest[], { policy, ask }: SettleTransactionOptions) {
     this.#context = context
     this.#requests = requests
-    this.#care = care
+    this.#policy = policy
     this.#ask = ask
-    this.#holds = holdColumns(requests)
+    this.#leases = leaseColumns(requests)
   }
 
-  async land(flush: string | undefined): Promise<TurnAnswer[]> {
+  async run(flush: string | undefined): Promise<AnswerOrLater[]> {
     this.#ask(this.#requests.flatMap(({ settlement }) => followUpsOf(settlement))) // so that most find their lanes open
     const answers = await this.#context.db.transact((tx) => this.#settle(tx), flush)
     this.#context.announce(this.#ready)
-    await this.#context.followUp(this.#followUps)
+    await this.#context.afterCommit(this.#afterCommit)
     return answers
   }
 
-  async #settle(tx: PgTransaction): Promise<TurnAnswer[]> {
+  async #settle(tx: PgTransaction): Promise<AnswerOrLater[]> {
     const { lanes } = this.#context
     const held = await this.#lockJobs(tx)
     const now = await tx.readClock()
@@ -349,8 +368,8 @@ class Turn {
     this.#ask([...wanted.values()].flat())
     const isLeftOut = (request: SettleRequest) => !lanes.knows(wanted.get(request) ?? [])
     if (this.#requests.length > 0 && this.#requests.every(isLeftOut)) throw new AllLeftOut()
-    const writer = new SettlementWriter(tx, lanes, this.#care)
-    const answers: TurnAnswer[] = []
+    const writer = new SettlementWriter(tx, lanes, this.#policy)
+    const answers: AnswerOrLater[] = []
     for (const request of this.#requests) {
       const job = held.get(request)
       if (isLeftOut(request)) answers.push('later')
@@ -358,12 +377,12 @@ class Turn {
     }
     await writer.write()
     this.#ready = writer.becameReady
-    this.#followUps = writer.followUps
+    this.#afterCommit = writer.afterCommit
     return answers
   }
 
   async #lockJobs(tx: PgTransaction): Promise<Map<SettleRequest, LeasedJob>> {
-    const { columns, order } = this.#holds
+    const { columns, order } = this.#leases
     const held = new Map<SettleRequest, LeasedJob>()
     for (const row of await tx.query('select * from holdfast.leased($1, $2, $3, $4, $5, $6, $7)', columns)) {
       const job = toLeasedJob(row)

@@ -1,5 +1,5 @@
-// Statements that a settlement must not run for anybody: they would end the transaction that they are part of, or leave the
-// session different for whoever uses it next.
+// Finds statements that a settlement must not run: they would end the transaction that they are part of, or change the session
+// for the next call that uses it.
 
 const refused =
   /^(abort|begin|checkpoint|close|commit|deallocate|declare|discard|end|listen|prepare|release|reset|rollback|savepoint|set|start|unlisten)$/
@@ -8,7 +8,7 @@ export function changesSession(text: string): boolean {
   return refused.test(firstWord(text))
 }
 
-/** In lower case; behind white space, semicolons and comments, which may be nested. */
+/** The first word in lower case, after white space, semicolons and comments, which may be nested. */
 export function firstWord(text: string): string {
   let at = 0
   for (;;) {

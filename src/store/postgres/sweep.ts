@@ -1,23 +1,23 @@
-// Sweep: what nobody holds, in transactions that do not wait for the disk; one that is lost in a crash is simply done again.
-// Each part is bounded by `max`.
+// Sweep. Its transactions do not wait for the disk: one that is lost in a crash is done again by the next sweep. Each part is
+// bounded by `max`.
 //
-// Jobs that missed their start are cancelled in a transaction of their own, because that one needs lane locks: no claim of those
-// lanes waits while a rescue waits for a row, or runs the effects that came with a cancel. Where a lane is not to be had soon,
-// its jobs are left to the next sweep.
+// OVERDUE. Jobs that missed their `startBefore` are cancelled in a transaction of their own, because it needs lane locks. In
+// the transaction of the rescues, claims of those lanes would wait while a rescue waits for a row, or runs the effects of a
+// cancel request. If a lane's lock is not free within 200 ms, its jobs are left to the next sweep.
 //
-// A rescued job that dies, or is cancelled, may enqueue others: a notice of its death, follow-ups. A sweep never waits for their lanes
-// (`lanes.ts`). Where one is busy, the job is left out: it keeps its lease for another 200 ms, and the sweep after that tries again.
-// Everything else is swept.
+// BUSY LANES. A rescued job that dies, or is cancelled, may enqueue others: a death notice, follow-ups. A sweep never waits for
+// their lanes (`lanes.ts`). If one is busy, the job is left out: it keeps its lease for another 200 ms, and a later sweep tries
+// again. Everything else is swept.
 //
-// Effects that came with a cancel may hold statements that the server refuses to commit (`alone.ts`). Then each rescue is a
-// transaction of its own, so that one bad statement keeps no other job from coming back, and the rest follows without rescues.
+// REFUSED COMMITS. Effects of a cancel request may contain statements that the server refuses to commit
+// (`statement-policy.ts`). Then each rescue is a transaction of its own, so that one bad statement keeps no other job from
+// being rescued. The other parts follow in another transaction.
 
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
 import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
-import { alone, type Care, together } from './alone.ts'
-import { sweepBatches } from './batch/batch-control.ts'
+import { sweepBatches } from './batch/batch-end.ts'
 import { list, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { CommitRefused, isCollision, withRetry } from './connection/failures.ts'
@@ -27,9 +27,10 @@ import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { admitPending, type LimitEventList } from './limits/admit.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
+import { repairRestored } from './schema/check-restored.ts'
 import { keepPartitions } from './schema/partitions.ts'
-import { repairRestored } from './schema/repair-restored.ts'
 import { lanesToRescue, SettlementWriter } from './settlement-writer.ts'
+import { inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
 const upkeepEveryMs = 60_000
 const lookBackMs = 5_000
@@ -38,33 +39,34 @@ const batchesEveryMs = 5_000
 const definitionsEveryMs = 5_000
 /** How long a sweep waits for the lock of a lane; claims have it for a few milliseconds. */
 const laneMaxMs = 200
-/** How soon a job is rescued that was left out. */
+/** How much later a rescue that was left out is tried again. */
 const leftOutMs = 200
-/** Whoever waits sweeps more often than this anyway. */
+/** How far ahead the next due time is looked for. Processes that wait sweep more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
-/** Many may say the same, and most are no work. */
-const knocksMin = 200
+/** The least number of limit events that a sweep reads: many may be of the same key, and most need no work. */
+const limitEventsMin = 200
 
 export class Sweeps {
   readonly #context: StoreContext
   #upkeepAt = 0
-  /** The time of the last sweep that left nothing, and when the next one begins at the beginning. */
+  /** The time of the last sweep that left nothing. */
   #sweptUntil = 0
+  /** When the next sweep begins at time 0 again. */
   #fullAt = 0
-  /** Who knocked in a transaction before this one was heard. */
-  #knocksFrom = '0'
-  #allKnocksAt = 0
+  /** All limit events of transactions before this one have been taken. */
+  #limitEventsFrom = '0'
+  #allLimitEventsAt = 0
   #allBatchesAt = 0
   #definitionsAt = 0
-  /** Up to which number this round has looked at batches; null: it is over. */
+  /** The last batch number that this round has checked; null: the round is over. */
   #batchesFrom: number | null = null
 
   constructor(context: StoreContext) {
     this.#context = context
   }
 
-  /** A queue's retention has changed: its partitions are made soon. */
+  /** Called when a queue's retention may have changed: the next sweep makes its partitions. */
   expectUpkeep(): void {
     this.#upkeepAt = 0
   }
@@ -77,8 +79,8 @@ export class Sweeps {
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
-    await this.#context.followUp({ batches: ended, droppedNotices, undeliverable })
-    const { admitted, heardAll } = await this.#admit(Math.max(max, knocksMin))
+    await this.#context.afterCommit({ batches: ended, droppedNotices, undeliverable })
+    const { admitted, tookAll } = await this.#admit(Math.max(max, limitEventsMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
     this.#batchesFrom = batches.next
@@ -88,7 +90,7 @@ export class Sweeps {
       ...report,
       admitted,
       pruned: report.pruned + dropped + batches.pruned,
-      more: report.more || admitted >= max || !heardAll || batches.more,
+      more: report.more || admitted >= max || !tookAll || batches.more,
     }
   }
 
@@ -98,13 +100,14 @@ export class Sweeps {
     const overdue = first.rest === null ? await this.#cancelOverdue(max) : 0
     const rest = first.rest ?? (await this.#inOne((tx) => sweepRest(tx, { max, from })))
     const { promoted, pruned, starts, now } = rest
-    const counts = { rescued: rescued.lapsed.length, promoted, overdue, pruned }
+    const counts = { rescued: rescued.expired.length, promoted, overdue, pruned }
     const more = [...Object.values(counts), starts, rescued.found].some((count) => count >= max)
-    // Where a lane or a row was locked, its jobs are still due: the next sweep gives whatever has the lock some time.
+    // If a lane or a row was locked, its jobs are still due. The next sweep comes a little later, so that the lock may be
+    // released.
     const isLeft = rest.isOverdue && overdue === 0 && rest.nextDueAt !== null && rest.nextDueAt <= now
     const nextDueAt = isLeft ? now + laneMaxMs : rest.nextDueAt
     return {
-      report: { ...counts, admitted: 0, lapsed: rescued.lapsed, more, nextDueAt, now },
+      report: { ...counts, admitted: 0, expired: rescued.expired, more, nextDueAt, now },
       ready: sumOf([rescued.ready, rest.ready]),
       batches: rescued.batches,
       droppedNotices: rescued.droppedNotices,
@@ -112,32 +115,38 @@ export class Sweeps {
     }
   }
 
-  /** All in one transaction, unless jobs have missed their start (`rest` is null) or the server refuses to commit it. */
+  /**
+   * Sweeps in one transaction. `rest` is null if jobs have missed their start, or the server refuses to commit the transaction.
+   */
   async #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
     try {
       return await this.#inOne(async (tx, ask) => {
-        const rescued = await rescueExpired(tx, { lanes: this.#context.lanes, ask, care: together }, { max, from })
+        const rescued = await rescueExpired(
+          tx,
+          { lanes: this.#context.lanes, ask, policy: sharedTransaction },
+          { max, from },
+        )
         const [row] = await tx.query(selectOverdue, [tx.now])
         return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }) }
       })
     } catch (error) {
       if (!(error instanceof CommitRefused)) throw error
-      return { rescued: await this.#rescueAlone(max, from), rest: null }
+      return { rescued: await this.#rescueOneByOne(max, from), rest: null }
     }
   }
 
-  async #rescueAlone(max: number, from: From): Promise<Rescued> {
+  async #rescueOneByOne(max: number, from: From): Promise<Rescued> {
     const rescues: Rescued[] = []
     while (rescues.length < max) {
-      const rescued = await alone((care) =>
-        this.#inOne((tx, ask) => rescueExpired(tx, { lanes: this.#context.lanes, ask, care }, { max: 1, from })),
+      const rescued = await inOwnTransaction((policy) =>
+        this.#inOne((tx, ask) => rescueExpired(tx, { lanes: this.#context.lanes, ask, policy }, { max: 1, from })),
       )
       if (rescued.found === 0) break
       rescues.push(rescued)
     }
     return {
       found: rescues.length,
-      lapsed: rescues.flatMap(({ lapsed }) => lapsed),
+      expired: rescues.flatMap(({ expired }) => expired),
       ready: sumOf(rescues.map(({ ready }) => ready)),
       batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
       droppedNotices: rescues.flatMap(({ droppedNotices }) => droppedNotices),
@@ -145,7 +154,7 @@ export class Sweeps {
     }
   }
 
-  /** Answers how many were cancelled: none, where some lane was not to be had. */
+  /** Answers how many were cancelled: none, if the lock of some lane was not free. */
   async #cancelOverdue(max: number): Promise<number> {
     try {
       return await this.#db.transactLightly(
@@ -166,7 +175,10 @@ export class Sweeps {
     return this.#context.lanes.withLanesNow((ask) => this.#db.transactLightly((tx) => work(tx, ask)))
   }
 
-  /** One whose last item was settled by somebody who died before he had looked is found so: all in turn, some in each sweep. */
+  /**
+   * If a process died after it settled the last item of a batch, and before it checked whether the batch is finished, this
+   * finds the batch: open batches are checked in rounds, some of them in each sweep.
+   */
   #fromBatch(): number | null {
     if (this.#batchesFrom !== null) return this.#batchesFrom
     if (this.#db.now === null && performance.now() < this.#allBatchesAt) return null
@@ -174,31 +186,34 @@ export class Sweeps {
     return 0
   }
 
-  /** Who knocked and was not attended to: in somebody's own transaction, or by a process that died. Heard is who was attended to. */
-  async #admit(max: number): Promise<{ readonly admitted: number; readonly heardAll: boolean }> {
-    const isFull = this.#db.now !== null || performance.now() >= this.#allKnocksAt
-    const from = isFull ? '0' : this.#knocksFrom
+  /**
+   * Admits jobs for limit events that are left over: those of callers' own transactions, and of processes that died after their
+   * commit. `tookAll`: there were no more events than this call has read.
+   */
+  async #admit(max: number): Promise<{ readonly admitted: number; readonly tookAll: boolean }> {
+    const isFull = this.#db.now !== null || performance.now() >= this.#allLimitEventsAt
+    const from = isFull ? '0' : this.#limitEventsFrom
     const [row] = await this.#db.query('select * from holdfast.pending_limit_events($1::text::xid8, $2)', [from, max])
     const keyRefs = JSON.parse(row?.[0] ?? '[]') as string[]
     const lists = JSON.parse(row?.[1] ?? '[]') as LimitEventList[]
     const lowered = JSON.parse(row?.[4] ?? '[]') as string[]
     for (const queue of lowered) await lowerLimits(this.#context, queue, { waits: false })
     const admitted = await withRetry(() => admitPending(this.#db, keyRefs, lists))
-    if (isFull) this.#allKnocksAt = performance.now() + fullEveryMs
-    const heardAll = row?.[3] === 't'
-    if (heardAll) this.#knocksFrom = row?.[2] as string
+    if (isFull) this.#allLimitEventsAt = performance.now() + fullEveryMs
+    const tookAll = row?.[3] === 't'
+    if (tookAll) this.#limitEventsFrom = row?.[2] as string
     this.#context.announce(admitted)
-    return { admitted: [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0), heardAll }
+    return { admitted: [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0), tookAll }
   }
 
-  /** First of all: if a definition is refused, the next sweep does everything else, and no report is lost. */
+  /** The first part of a sweep: if a definition is refused, this sweep ends with nothing done, so no report is lost. */
   async #restoreDefinitions(): Promise<void> {
     if (this.#db.now === null && performance.now() < this.#definitionsAt) return
     this.#definitionsAt = performance.now() + definitionsEveryMs
     await this.#context.definitions.restore()
   }
 
-  /** What was due before this has been swept; see `schema/functions/next-due.ts`. */
+  /** Everything that was due before this time has been swept; see `schema/functions/next-due.ts`. */
   #from(now: number, isFull: boolean): number {
     return isFull || now < this.#sweptUntil ? 0 : Math.max(0, this.#sweptUntil - lookBackMs)
   }
@@ -208,8 +223,8 @@ export class Sweeps {
   }
 
   /**
-   * Adds up counts, and now and then looks whether the database was restored, forgets the progress of what has ended and makes and drops partitions; under a clock of
-   * its own nothing has a partition.
+   * Folds counts. Once a minute it also repairs a restored database, removes the progress of ended leases, and makes and drops
+   * partitions. Under a clock of its own the store has no partitions. Answers how many jobs went with dropped partitions.
    */
   async #keepUp(): Promise<number> {
     await this.#db.transactLightly((tx) => tx.query('select holdfast.fold()', []))
@@ -224,13 +239,13 @@ export class Sweeps {
 interface Swept {
   readonly report: SweepReport
   readonly ready: ReadonlyMap<string, number>
-  /** Of which items have ended. */
+  /** Batches with ended items. */
   readonly batches: readonly number[]
   readonly droppedNotices: readonly DroppedNotice[]
   readonly undeliverable: readonly UndeliverableJob[]
 }
 
-/** Where to begin, at this time. */
+/** From when on due things are looked for, if it is `now`. */
 type From = (now: number) => number
 
 interface Range {
@@ -239,11 +254,11 @@ interface Range {
 }
 
 interface Rescued {
-  /** How many leases had run out, those of jobs that were left out included. */
+  /** How many leases had expired, those of jobs that were left out included. */
   readonly found: number
-  readonly lapsed: readonly ExpiredLease[]
+  readonly expired: readonly ExpiredLease[]
   readonly ready: ReadonlyMap<string, number>
-  /** Of which items have ended. */
+  /** Batches with ended items. */
   readonly batches: readonly number[]
   readonly droppedNotices: readonly DroppedNotice[]
   readonly undeliverable: readonly UndeliverableJob[]
@@ -252,22 +267,26 @@ interface Rescued {
 interface Rescue {
   readonly lanes: Lanes
   readonly ask: AskForLanes
-  readonly care: Care
+  readonly policy: StatementPolicy
 }
 
-async function rescueExpired(tx: PgTransaction, { lanes, ask, care }: Rescue, { max, from }: Range): Promise<Rescued> {
+async function rescueExpired(
+  tx: PgTransaction,
+  { lanes, ask, policy }: Rescue,
+  { max, from }: Range,
+): Promise<Rescued> {
   const now = await tx.readClock()
   const found = await tx.query('select * from holdfast.expired_leases($1, $2, $3, $4)', [max, now, from(now), tx.clock])
   const held = found.map(toLeasedJob)
   ask(held.flatMap(lanesToRescue))
   const leftOut = new Set(held.filter((job) => !lanes.knows(lanesToRescue(job))))
   if (leftOut.size > 0) await putOff(tx, [...leftOut])
-  const writer = new SettlementWriter(tx, lanes, care)
-  const lapsed: ExpiredLease[] = []
-  for (const job of held) if (!leftOut.has(job) && writer.takes(job)) lapsed.push(await writer.rescue(job))
+  const writer = new SettlementWriter(tx, lanes, policy)
+  const expired: ExpiredLease[] = []
+  for (const job of held) if (!leftOut.has(job) && writer.takes(job)) expired.push(await writer.rescue(job))
   await writer.write()
-  const { batches = [], droppedNotices = [], undeliverable = [] } = writer.followUps
-  return { found: held.length, lapsed, ready: writer.becameReady, batches, droppedNotices, undeliverable }
+  const { batches = [], droppedNotices = [], undeliverable = [] } = writer.afterCommit
+  return { found: held.length, expired, ready: writer.becameReady, batches, droppedNotices, undeliverable }
 }
 
 async function putOff(tx: PgTransaction, jobs: readonly LeasedJob[]): Promise<void> {
@@ -324,7 +343,7 @@ async function promoteDue(tx: PgTransaction, woken: Map<string, number>, { max, 
   return promoted
 }
 
-/** Starts that count no more free slots: those of a limit key by a limit event, which is admitted below; those of a queue at once. */
+/** Starts that left their window free slots: of a limit key by a limit event, which `#admit` takes; of a queue at once. */
 async function endWindows(tx: PgTransaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
   for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)

@@ -1,47 +1,51 @@
-// Wake-ups: jobs that became ready, and running jobs that are asked to be cancelled.
+// Wake-ups: jobs that became ready, and running jobs that are asked to cancel.
 //
-// SENDING. This process is notified at once, other processes by NOTIFY. Every commit with a NOTIFY takes a lock that all such commits wait for. So
-// a NOTIFY is sent after the commit, in a transaction of its own, and gathered:
-//   - the first goes out at once; those that follow go out as one, after twice as many milliseconds as the last one gathered calls, up to
-//     `gatherMs`. So a job now and then is announced at once (one every 5 ms was picked up after 1.9 ms; always gathered for 10 ms, after
-//     4.9), and a producer under full load announces its jobs every `gatherMs`;
-//   - where nothing was sent for `silenceMs`, the notification of an enqueue goes out with its own commit, a millisecond sooner. That is too
-//     seldom for commits to wait for each other;
-//   - what could not be sent is sent again, a few times, with what has come since.
+// SENDING. This process is notified at once, other processes by NOTIFY. Every commit with a NOTIFY takes a lock that all such
+// commits wait for. So a NOTIFY is sent after the commit, in a transaction of its own, and gathered:
+//   - The first is sent at once. Those that follow are sent as one, after a pause of twice as many milliseconds as the last one
+//     had calls, up to `gatherMs`. So an occasional job is announced at once: with one job every 5 ms, jobs were picked up
+//     after 1.9 ms. If notifications were always gathered for 10 ms, they were picked up after 4.9 ms. A producer under full
+//     load announces its jobs every `gatherMs`.
+//   - If nothing was sent for `silenceMs`, the notification of an enqueue is sent with its own commit, a millisecond sooner.
+//     That happens too seldom for commits to wait for each other.
+//   - A notification that could not be sent is sent again, a few times, with what was gathered since.
 //
-// LISTENING. A process that claims, or renews leases, keeps one connection for LISTEN. When it breaks, it is made again. Notifications may have been
-// lost meanwhile, so the counts are read, and workers are told to ask whether their jobs were cancelled. Whether notifications arrive at
-// all is tried out at the start: a pooler in transaction mode swallows them. Where they do not arrive, the counts are polled: often while there is
-// work, less and less often while there is none. With every look, but not more often than `askEveryMs`, workers are told to ask about their
-// jobs. That keeps no connection, and listening is tried again from time to time.
+// LISTENING. A process that claims, or renews leases, keeps one connection for LISTEN. If it breaks, it is made again.
+// Notifications may have been lost meanwhile, so the counts are read, and workers ask whether their jobs were cancelled.
 //
-// Behind a pooler the connection for LISTEN may go past it, to an address of its own.
+// POLLING. Whether notifications arrive at all is tested at the start, because a pooler in transaction mode drops them. If they
+// do not arrive, the counts are polled: often while there is work, less and less often while there is none. With every poll,
+// but at most every `askEveryMs`, workers ask about their jobs. Polling keeps no connection, and listening is tried again from
+// time to time.
+//
+// Behind a pooler, the connection for LISTEN may have an address of its own, which bypasses the pooler.
 
 import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
-import { Client, type ClientBase } from 'pg'
+import type { ClientBase } from 'pg'
 import type { DroppedNotice } from '../../job/death.ts'
 import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import type { Database } from './connection/database.ts'
+import { loadDriver } from './connection/driver.ts'
 import { isBroken } from './connection/failures.ts'
 import { Notifications, probeOf, readMessage, textOf } from './notifications.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10
-/** Where nothing was sent for so long, the next goes out with the commit itself. */
+/** If nothing was sent for so long, the next notification is sent with the commit itself. */
 const silenceMs = 50
 const pollMinMs = 25
 const pollMaxMs = 800
 const askEveryMs = 400
 const lookGapMs = 25
 const probeMs = 2_000
-const deafMs = 60_000
-/** A connection that only listens would never notice that its server is gone. */
+const pollOnlyMs = 60_000
+/** How often the listening connection asks the server something: without that, it would never notice that the server is gone. */
 const askMs = 10_000
 const answerMs = 5_000
 const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
-/** After so long without a claim or a renewal, this process needs no notifications. */
+/** Polling ends so long after the last claim, renewal or question about cancels. */
 const idleMs = 5_000
 
 export class Wakes {
@@ -54,17 +58,17 @@ export class Wakes {
   readonly #ended = new AbortController()
   readonly #closing = new AbortController()
   #expectedAt = 0
-  #toldToAskAt = 0
+  #askedAt = 0
   #running: Promise<void> | null = null
-  #deafUntil = 0
-  #heardProbe: (() => void) | null = null
-  /** The connection that hears notifications at this time, and what ends it. */
+  #pollOnlyUntil = 0
+  #onProbe: (() => void) | null = null
+  /** The connection that receives notifications at this time, and what ends it. */
   #listener: { readonly client: ClientBase; end(): void } | null = null
   #isLent = false
   #gathered = new Notifications()
-  /** How often there was something to gather. */
+  /** How many calls the gathered notifications come from. */
   #occasions = 0
-  /** Notifications do not go out with a commit before this. */
+  /** Before this time, notifications are not sent with a commit. */
   #silentUntil = 0
   #sending: Promise<void> | null = null
   #isLookWanted = false
@@ -76,15 +80,16 @@ export class Wakes {
     this.#where = where
   }
 
-  /** Whether notifications are heard at this time. */
+  /** Whether notifications are received at this time. */
   get isListening(): boolean {
     return this.#listener !== null
   }
 
   /**
-   * Runs `work` over the connection that listens. The session that has just received a notification is awake, and claims sooner than one
-   * that has to be woken. Null where there is no such connection, where it is in use, or where it has an address of its own (there it may have
-   * another role). Notifications that arrive meanwhile are handled afterwards. As in the pool, a connection that broke is not used again.
+   * Runs `work` over the connection that listens. Its session has just received a notification, so it is awake, and claims
+   * sooner than a session that has to be woken. Null: there is no such connection, it is in use, or it has an address of its
+   * own (there it may have another role). Notifications that arrive meanwhile are handled afterwards. As in the pool, a
+   * connection that broke is not used again.
    */
   lend<T>(work: (client: ClientBase) => Promise<T>): Promise<T> | null {
     const listener = this.#listener
@@ -107,8 +112,11 @@ export class Wakes {
     return () => this.#subscribers.delete(subscriber)
   }
 
-  /** Somebody looks for work here, or does some: from now on it is worth hearing of it. */
-  expectNews(): void {
+  /**
+   * Called by claims, renewals and questions about cancels. From now on this process listens or, if notifications do not
+   * arrive, polls for another `idleMs`.
+   */
+  keepListening(): void {
     this.#expectedAt = performance.now()
     if (this.#ended.signal.aborted) return
     this.#running ??= this.#run().finally(() => {
@@ -116,10 +124,10 @@ export class Wakes {
     })
   }
 
-  announce(ready: ReadonlyMap<string, number>, areOthersTold = false): void {
+  announce(ready: ReadonlyMap<string, number>, areOthersNotified = false): void {
     if (ready.size === 0) return
-    this.#tell(ready)
-    if (areOthersTold) return
+    this.#notifyReady(ready)
+    if (areOthersNotified) return
     this.#gathered.addReady(ready)
     this.#sendSoon()
   }
@@ -136,7 +144,7 @@ export class Wakes {
 
   announceCancels(ids: readonly string[]): void {
     if (ids.length === 0) return
-    this.#tellCancels(ids)
+    this.#notifyCancels(ids)
     this.#gathered.addCancels(ids)
     this.#sendSoon()
   }
@@ -149,33 +157,33 @@ export class Wakes {
     await this.#lookingAtAll
   }
 
-  #tell(ready: Iterable<readonly [string, number]>): void {
+  #notifyReady(ready: Iterable<readonly [string, number]>): void {
     for (const [queue, count] of ready) for (const subscriber of this.#subscribers) subscriber.onReady?.(queue, count)
   }
 
-  /** A batch was found to be finished in this process. */
+  /** This process has found a batch to be finished. */
   finished(batch: FinishedBatch): void {
     for (const subscriber of this.#subscribers) subscriber.onFinished?.(batch)
   }
 
-  /** A job was enqueued in this process that cannot run. */
+  /** This process has enqueued a job that cannot run. */
   undeliverable(job: UndeliverableJob): void {
     for (const subscriber of this.#subscribers) subscriber.onUndeliverable?.(job)
   }
 
-  /** A job died in this process, and no notice was made for its `onDead` queue. */
+  /** This process has ended a job as dead, and has enqueued no death notice. */
   noticeDropped(death: DroppedNotice): void {
     for (const subscriber of this.#subscribers) subscriber.onNoticeDropped?.(death)
   }
 
-  #tellCancels(ids: readonly string[] | null): void {
+  #notifyCancels(ids: readonly string[] | null): void {
     for (const subscriber of this.#subscribers) subscriber.onCancel?.(ids)
   }
 
-  /** It is not known which jobs are to be cancelled: workers ask about theirs. */
-  #tellToAsk(): void {
-    this.#toldToAskAt = performance.now()
-    this.#tellCancels(null)
+  /** Which jobs are to be cancelled is not known, so workers ask about theirs. */
+  #askAboutCancels(): void {
+    this.#askedAt = performance.now()
+    this.#notifyCancels(null)
   }
 
   #sendSoon(): void {
@@ -186,27 +194,27 @@ export class Wakes {
   }
 
   async #send(): Promise<void> {
-    await immediate() // claims that were woken here go first
+    await immediate() // claims that were woken in this process go first
     for (let failures = 0; !this.#gathered.isEmpty; ) {
-      const [news, occasions] = [this.#gathered, this.#occasions]
+      const [notices, occasions] = [this.#gathered, this.#occasions]
       this.#gathered = new Notifications()
       this.#occasions = 0
       this.#beSilent()
       try {
-        await this.#notify(news.toText(this.#self))
+        await this.#notify(notices.toText(this.#self))
         failures = 0
         await sleep(Math.min(gatherMs, 2 * occasions), undefined, { signal: this.#ended.signal }).catch(() => undefined)
       } catch {
         const pauseMs = reconnectMs[failures++]
-        if (pauseMs === undefined || this.#closing.signal.aborted) return // only hints: waiting claims look by themselves
-        news.add(this.#gathered)
-        this.#gathered = news
+        if (pauseMs === undefined || this.#closing.signal.aborted) return // only hints: waiting claims poll too
+        notices.add(this.#gathered)
+        this.#gathered = notices
         await this.#pause(pauseMs, this.#closing.signal)
       }
     }
   }
 
-  /** Assigns a transaction number, whose commit need not wait for the disk. */
+  /** A NOTIFY has a transaction number, so its commit would wait for the disk; it need not. */
   async #notify(text: string): Promise<void> {
     await this.#db.hot(
       `select pg_notify($1, $2) from (select set_config('synchronous_commit', 'off', true)) as quick`,
@@ -215,26 +223,27 @@ export class Wakes {
   }
 
   async #run(): Promise<void> {
-    for (let failures = 0; this.#where !== false && !this.#isDeaf && !this.#ended.signal.aborted; failures++) {
+    for (let failures = 0; this.#where !== false && !this.#isPollOnly && !this.#ended.signal.aborted; failures++) {
       const began = performance.now()
       try {
         await this.#listen()
       } catch {
-        // tried again below; the claims themselves say what is wrong
+        // tried again below; a claim fails with the same error and reports it
       }
       this.#listener = null
       if (performance.now() - began > idleMs) failures = 0
-      if (!this.#isDeaf) await this.#pause(reconnectMs[Math.min(failures, reconnectMs.length - 1)] as number)
+      if (!this.#isPollOnly) await this.#pause(reconnectMs[Math.min(failures, reconnectMs.length - 1)] as number)
     }
-    await this.#poll(() => this.#where === false || this.#isDeaf)
+    await this.#poll(() => this.#where === false || this.#isPollOnly)
   }
 
-  get #isDeaf(): boolean {
-    return performance.now() < this.#deafUntil
+  get #isPollOnly(): boolean {
+    return performance.now() < this.#pollOnlyUntil
   }
 
   async #listen(): Promise<void> {
-    if (typeof this.#where !== 'string') return this.#db.lend((client) => this.#hearAt(client), { ends: true })
+    if (typeof this.#where !== 'string') return this.#db.lend((client) => this.#listenOn(client), { ends: true })
+    const { Client } = await loadDriver()
     const client = new Client({
       connectionString: this.#where,
       connectionTimeoutMillis: connectMs,
@@ -244,19 +253,19 @@ export class Wakes {
     client.on('error', () => undefined)
     await client.connect()
     try {
-      await this.#hearAt(client)
+      await this.#listenOn(client)
     } finally {
-      client.end().catch(() => undefined) // the server may be gone: nothing waits for this
+      client.end().catch(() => undefined) // not awaited: the server may be gone
     }
   }
 
-  /** Until the connection ends, or turns out to be deaf. */
-  async #hearAt(client: ClientBase): Promise<void> {
+  /** Returns when the connection has ended, or turns out to receive no notifications. */
+  async #listenOn(client: ClientBase): Promise<void> {
     if (this.#ended.signal.aborted) return
     let isOver = false
-    streamOf(client)?.unref?.() // a call that waits keeps the process alive; the connection alone does not
+    streamOf(client)?.unref?.() // only a call that waits keeps the process alive, not the connection
     const { promise: ended, resolve: end } = Promise.withResolvers<void>()
-    client.on('notification', ({ payload }) => this.#hear(payload ?? ''))
+    client.on('notification', ({ payload }) => this.#receive(payload ?? ''))
     const listener = {
       client,
       end: () => {
@@ -267,22 +276,22 @@ export class Wakes {
     client.on('error', listener.end)
     client.on('end', listener.end)
     this.#ended.signal.addEventListener('abort', () => end(), { once: true })
-    const hearing = async () => {
-      const listening = client.query(`listen "${this.channel.replaceAll('"', '""')}"`)
-      if (!(await Promise.race([listening, this.#pause(answerMs)]))) return
-      const heard = await this.#hearsProbe()
-      if (isOver) return // broken meanwhile, which says nothing about what it hears
-      if (heard) this.#listener = listener
-      this.#tell(await readReady(this.#db))
-      this.#tellToAsk()
-      if (heard) await Promise.race([ended, this.#untilSilent(client)])
-      else this.#deafUntil = performance.now() + deafMs
+    const listening = async () => {
+      const subscribed = client.query(`listen "${this.channel.replaceAll('"', '""')}"`)
+      if (!(await Promise.race([subscribed, this.#pause(answerMs)]))) return
+      const isReceived = await this.#receivesProbe()
+      if (isOver) return // broken meanwhile, which says nothing about notifications
+      if (isReceived) this.#listener = listener
+      this.#notifyReady(await readReady(this.#db))
+      this.#askAboutCancels()
+      if (isReceived) await Promise.race([ended, this.#untilSilent(client)])
+      else this.#pollOnlyUntil = performance.now() + pollOnlyMs
     }
-    await Promise.race([ended, hearing()])
+    await Promise.race([ended, listening()])
     isOver = true
   }
 
-  /** Until the server does not answer any more. */
+  /** Returns when the server does not answer any more. */
   async #untilSilent(client: ClientBase): Promise<void> {
     for (let isThere = true; isThere; ) {
       await this.#pause(askMs)
@@ -296,29 +305,29 @@ export class Wakes {
     }
   }
 
-  async #hearsProbe(): Promise<boolean> {
-    const heard = new Promise<true>((resolve) => {
-      this.#heardProbe = () => resolve(true)
+  async #receivesProbe(): Promise<boolean> {
+    const received = new Promise<true>((resolve) => {
+      this.#onProbe = () => resolve(true)
     })
     await this.#notify(probeOf(this.#self))
-    return Promise.race([heard, this.#pause(probeMs).then(() => false)])
+    return Promise.race([received, this.#pause(probeMs).then(() => false)])
   }
 
-  #hear(text: string): void {
+  #receive(text: string): void {
     const message = readMessage(text)
     if (message === null) return
     if (message.from === this.#self) {
-      if (message.probe) this.#heardProbe?.()
+      if (message.probe) this.#onProbe?.()
       return
     }
-    if (message.ready) this.#tell(message.ready)
-    if (message.cancel) this.#tellCancels(message.cancel)
+    if (message.ready) this.#notifyReady(message.ready)
+    if (message.cancel) this.#notifyCancels(message.cancel)
     if (!message.ready && !message.cancel && !message.probe) this.#lookAtAll()
   }
 
   /**
-   * A message that names nothing asks for a look at everything. Every login may send such messages, as fast as it likes, so
-   * they are gathered: one look at a time, and `lookGapMs` between two.
+   * A message that names nothing asks every process to read all counts. Every login may send such messages, at any rate. So
+   * reads are bounded: one at a time, and `lookGapMs` between two.
    */
   #lookAtAll(): void {
     this.#isLookWanted = true
@@ -330,7 +339,7 @@ export class Wakes {
   async #lookWhileWanted(): Promise<void> {
     while (this.#isLookWanted && !this.#ended.signal.aborted) {
       this.#isLookWanted = false
-      this.#tellToAsk()
+      this.#askAboutCancels()
       await this.#look().catch(() => undefined)
       await this.#pause(lookGapMs)
     }
@@ -338,7 +347,7 @@ export class Wakes {
 
   async #look(): Promise<boolean> {
     const ready = await readReady(this.#db)
-    this.#tell(ready)
+    this.#notifyReady(ready)
     return ready.size > 0
   }
 
@@ -347,7 +356,7 @@ export class Wakes {
     while (goesOn() && !this.#ended.signal.aborted && performance.now() - this.#expectedAt < idleMs) {
       await this.#pause(pauseMs)
       if (this.#ended.signal.aborted) return
-      if (performance.now() - this.#toldToAskAt > askEveryMs) this.#tellToAsk()
+      if (performance.now() - this.#askedAt > askEveryMs) this.#askAboutCancels()
       const found = await this.#look().catch(() => false)
       pauseMs = found ? pollMinMs : Math.min(pollMaxMs, pauseMs * 1.5)
     }

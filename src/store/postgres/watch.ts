@@ -1,7 +1,10 @@
-// Watch. What is told and how it is found is in `schema/functions/watch.ts`.
+// Watch. What is recorded and how it is found is in `schema/functions/watch.ts`.
 //
-// A mark is an era and a window: the snapshot it begins behind, a number for it, and one for snapshots taken later (0: none);
-// and where a page was cut short, the snapshot the window ends with, the last row seen and how many of its jobs (0: all).
+// A mark is a text with these parts:
+// - the era;
+// - the window: the snapshot after which it begins, a number for that snapshot, and one for snapshots taken later (0: none);
+// - if a page ended inside the window: the snapshot with which the window ends, the last row seen, and how many jobs of that
+//   row were seen (0: all).
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastError, toError } from '../../errors.ts'
@@ -12,7 +15,7 @@ import type { Row, Value } from './connection/call.ts'
 import { list, parseList, texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 
-/** How long a new watch waits for transactions that began before there was a watcher. */
+/** How long a new watch waits for transactions that began before it was switched on. */
 const exactMaxMs = 2_000
 const lookMs = 20
 const rowsMax = 250
@@ -36,7 +39,7 @@ interface Window {
   readonly ahead: string
 }
 
-/** Inside a window: up to where it goes, and what of it was seen. */
+/** A position inside a window: the snapshot with which the window ends, and what of it was seen. */
 interface Inside extends Seen {
   readonly until: string
 }
@@ -55,19 +58,19 @@ export async function readChanges(db: Database, { after, queue, states, ids }: C
     ...[inside?.until ?? null, window.ahead, inside ? lastWholeRow(inside) : 0],
     ...[queue, states && texts(states), ids && list(ids), rowsMax, db.now],
   ])
-  const [head, ...told] = rows
+  const [head, ...recorded] = rows
   const [until, untilNo, ahead] = head as readonly [string, string, string | null]
   const wanted = ids && new Set(ids)
   const markAt = (at: Seen) => toMark(window, { until, ...at })
-  const changes = told.flatMap((row) => toChanges(row, Number(row[3]) === inside?.no ? inside.seen : 0, markAt))
-  const more = told.length === rowsMax
+  const changes = recorded.flatMap((row) => toChanges(row, Number(row[3]) === inside?.no ? inside.seen : 0, markAt))
+  const more = recorded.length === rowsMax
   const next = more
-    ? markAt({ no: Number(told.at(-1)?.[3]), seen: 0 })
+    ? markAt({ no: Number(recorded.at(-1)?.[3]), seen: 0 })
     : toMark({ era: window.era, from: until, fromNo: untilNo, ahead: ahead ?? '0' }, null)
   return {
     changes: wanted ? changes.filter(({ id }) => wanted.has(id)) : changes,
     next,
-    more: more || inside !== null, // behind a window comes the next
+    more: more || inside !== null, // after this window comes the next
   }
 }
 

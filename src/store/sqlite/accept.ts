@@ -4,7 +4,7 @@ import { applyKv, kvGet } from './kv.ts'
 import { applyEffects } from './settle.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
-/** Somebody outside has done what a job waits for. Its last run, which put it off, is in its past already. */
+/** The work that a snoozed job waits for was done outside. The run that snoozed the job is already in its history. */
 export function accept(tx: SqliteTransaction, request: AcceptRequest): AcceptAnswer {
   const { key, version, result, annotations, effects } = request
   const job = findById(tx, request.id)

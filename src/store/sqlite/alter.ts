@@ -1,4 +1,4 @@
-// What people do to single jobs that wait or have ended: wake, reschedule, reprioritise, delete; and to many: purge.
+// Operator actions on single jobs that wait or have ended: wake, reschedule, reprioritise, delete. And on many: purge.
 
 import type { EndState } from '../../job/record.ts'
 import { decodeAnnotations, encodeWake } from '../../job/stored.ts'
@@ -64,7 +64,7 @@ function deleteAll(tx: SqliteTransaction, job: FoundRow): AlterAnswer {
   if (job.state === 'running') return cannotAlter(job.id, job.state, 'delete')
   if (isWaiting(job)) deleteWaiting(tx, tx.queueByNo(job.queue), job)
   for (const row of tx.db.all<EndedRow>(`${selectEnded} where j.id = ?`, job.id)) deleteEnded(tx, row)
-  tx.tell(tx.queueByNo(job.queue), 'deleted', job.id)
+  tx.recordChange(tx.queueByNo(job.queue), 'deleted', job.id)
   return { state: job.state }
 }
 
@@ -79,7 +79,7 @@ export function deleteEnded(tx: SqliteTransaction, row: EndedRow): void {
   if (row.batch > 0) uncountAnnotations(tx, row)
   tx.db.run('delete from holdfast_ended where seq = ?', row.seq)
   tx.count(tx.queueByNo(row.queue), row.state, -1, row.batch)
-  if (row.dedup_key !== null) freeDedup(tx, row) // of a time window, which outlives its job
+  if (row.dedup_key !== null) freeDedup(tx, row) // a key of a time window outlives its job
   removeJob(tx, row)
 }
 
@@ -89,13 +89,15 @@ function uncountAnnotations(tx: SqliteTransaction, { seq, batch }: EndedRow): vo
   if (annotations) tx.batches.annotation(batch, annotations, -1)
 }
 
-/** Jobs of a queue in one of its lists, and finished jobs on a retention_class, the oldest first. What was deleted is not met again. */
+/**
+ * Jobs of a queue in one of its lists, and finished jobs of a retention class, oldest first. Deleted rows do not appear again.
+ */
 export const selectListed = (list: string) =>
   `select ${idleColumns} from holdfast_${list} l join holdfast_job j on j.seq = l.seq where l.queue = ? limit +?`
-export const selectShelved = `select j.seq, j.id, j.queue, j.batch, j.dedup_key, j.idempotency_key
+export const selectRetained = `select j.seq, j.id, j.queue, j.batch, j.dedup_key, j.idempotency_key
   from holdfast_ended e cross join holdfast_job j on j.seq = e.seq where e.retention_class = ? order by e.finished_at limit +?`
 
-/** One bounded step; says how many it deleted. */
+/** One bounded step. Returns the number of deleted jobs. */
 export function purgeChunk(
   tx: SqliteTransaction,
   { queue: name, states, max }: PurgeRequest & { readonly max: number },
@@ -110,7 +112,7 @@ export function purgeChunk(
       const jobs = tx.db.all<IdleRow>(selectListed(state), queue.no, left)
       for (const job of jobs) {
         deleteWaiting(tx, queue, job)
-        tx.tell(queue, 'deleted', job.id)
+        tx.recordChange(queue, 'deleted', job.id)
       }
       deleted += jobs.length
     } else deleted += purgeEnded(tx, queue, state, left)
@@ -118,15 +120,15 @@ export function purgeChunk(
   return deleted
 }
 
-/** RetentionClass by retention_class: one statement for all of them would walk over the finished jobs of other queues. */
+/** One retention class at a time: a single statement for all would scan the finished jobs of other queues. */
 function purgeEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, max: number): number {
   let deleted = 0
-  for (const { no } of tx.shelves(queue, state)) {
+  for (const { no } of tx.retentionClasses(queue, state)) {
     if (deleted >= max) break
-    const rows = tx.db.all<Omit<EndedRow, 'state'>>(selectShelved, no, max - deleted)
+    const rows = tx.db.all<Omit<EndedRow, 'state'>>(selectRetained, no, max - deleted)
     for (const row of rows) {
       deleteEnded(tx, { ...row, state })
-      tx.tell(queue, 'deleted', row.id)
+      tx.recordChange(queue, 'deleted', row.id)
     }
     deleted += rows.length
   }

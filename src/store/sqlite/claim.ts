@@ -1,10 +1,12 @@
-// Claim. SQLite has one writer, so "the first n of the list" is all the exclusion there is to it: a claim takes a prefix
-// of each range of the ready list. Three statements a range, whatever n is: read the jobs, write their leases, remove the
-// range. (Leases one by one: 1.1 against 0.5 µs a job.)
+// Claim. SQLite has one writer, so a claim needs no locks: it takes a prefix of each range of the ready list. Each range costs
+// three statements, whatever the number of jobs: read the jobs, write their leases, delete the range. (Lost: writing leases one
+// by one, 1.1 against 0.5 µs a job.)
 //
-// A queue that has no items of batches is one range through all priorities. Otherwise a range is a lane: the jobs of one
-// priority that are of no batch, or of the same. Lanes of batches take turns, and whether they or the plain jobs come
-// first is left to chance each time: so nobody waits for ever. Lanes that are closed are not even seen.
+// RANGES. If no batch has ready items in a queue, one range covers all priorities. Otherwise a range is a lane: the jobs of one
+// priority that belong to no batch, or to the same batch.
+//
+// FAIRNESS. Lanes of batches take turns. Whether they or the jobs of no batch come first is random in each claim, so neither
+// starves. A claim does not read closed lanes.
 
 import { randomInt } from 'node:crypto'
 import { freeSlots } from '../../job/limits.ts'
@@ -16,14 +18,14 @@ import { limitOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function claim(tx: SqliteTransaction, request: ClaimRequest): ClaimedJob[] {
-  tx.batches.flush() // so that lanes are as open as this transaction has made them
+  tx.batches.flush() // writes which lanes this transaction has opened or closed
   const queues = claimable(tx, request.queues)
   if (queues.length === 0) return []
-  const taking = new Taking(tx, request)
+  const claimed = new ClaimSoFar(tx, request)
   const [only] = queues
-  if (only && queues.length === 1 && !hasOpenLanes(tx, only)) taking.take(only, everyPriority)
-  else takeByPriority(tx, queues, taking)
-  return taking.jobs
+  if (only && queues.length === 1 && !hasOpenLanes(tx, only)) claimed.take(only, everyPriority)
+  else takeByPriority(tx, queues, claimed)
+  return claimed.jobs
 }
 
 function claimable(tx: SqliteTransaction, names: readonly string[] | null): QueueRow[] {
@@ -31,7 +33,7 @@ function claimable(tx: SqliteTransaction, names: readonly string[] | null): Queu
   return queues.filter((queue) => queue !== undefined).filter(isClaimable)
 }
 
-/** While a limit of keys is being lowered, ready jobs may be beyond it (`limits/lower.ts`). */
+/** While the limit of keys is being lowered, there may be more ready jobs than it allows (`limits/lower.ts`). */
 function isClaimable({ paused_at, lowering, ready }: QueueRow): boolean {
   return paused_at === null && lowering === null && ready > 0
 }
@@ -40,17 +42,17 @@ function hasOpenLanes(tx: SqliteTransaction, { no }: QueueRow): boolean {
   return tx.db.get('select 1 from holdfast_lane where queue = ? and open = 1 limit 1', no) !== undefined
 }
 
-/** Through priorities, then queues in the order named. */
-function takeByPriority(tx: SqliteTransaction, queues: readonly QueueRow[], taking: Taking): void {
+/** By priority, then by queue in the order named. */
+function takeByPriority(tx: SqliteTransaction, queues: readonly QueueRow[], claimed: ClaimSoFar): void {
   const ranges = queues.flatMap((queue) => prioritiesOf(tx, queue).map((priority) => ({ queue, priority })))
   ranges.sort((a, b) => a.priority - b.priority) // stable: within a priority the order named
   for (const { queue, priority } of ranges) {
-    if (taking.isFull) return
-    takeFromLanes(tx, queue, priority, taking)
+    if (claimed.isFull) return
+    takeFromLanes(tx, queue, priority, claimed)
   }
 }
 
-/** Those that a queue has jobs of: a few seeks, however many jobs and batches there are. */
+/** The priorities at which a queue has ready jobs: a few seeks, however many jobs and batches there are. */
 function prioritiesOf(tx: SqliteTransaction, { no }: QueueRow): number[] {
   const rows = tx.db.allTuples<[priority: number]>(
     `with recursive
@@ -71,42 +73,42 @@ function prioritiesOf(tx: SqliteTransaction, { no }: QueueRow): number[] {
   return rows.map(([priority]) => priority)
 }
 
-function takeFromLanes(tx: SqliteTransaction, queue: QueueRow, priority: number, taking: Taking): void {
+function takeFromLanes(tx: SqliteTransaction, queue: QueueRow, priority: number, claimed: ClaimSoFar): void {
   const plain = { batch: 0, from: priority, to: priority }
   const isPlainFirst = randomInt(2) === 0
-  if (isPlainFirst) taking.take(queue, plain)
+  if (isPlainFirst) claimed.take(queue, plain)
   const round = tx.nextNumber()
-  while (taking.mayTake(queue) && takeFromBatches(tx, queue, priority, round, taking));
-  if (!isPlainFirst) taking.take(queue, plain)
+  while (claimed.mayTake(queue) && takeFromBatches(tx, queue, priority, round, claimed));
+  if (!isPlainFirst) claimed.take(queue, plain)
 }
 
 const lanesAtOnce = 100
 
-/** The lanes whose turn it is. Answers whether there may be more of them that have not been looked at in this round. */
+/** Claims from the lanes whose turn it is. Returns whether this round may have more lanes. */
 function takeFromBatches(
   tx: SqliteTransaction,
   queue: QueueRow,
   priority: number,
   round: number,
-  taking: Taking,
+  claimed: ClaimSoFar,
 ): boolean {
   const lanes = tx.db.allTuples<[batch: number]>(
     'select batch from holdfast_lane where queue = ? and priority = ? and open = 1 and turn < ? order by turn limit +?',
     queue.no,
     priority,
     round,
-    Math.min(taking.left, lanesAtOnce),
+    Math.min(claimed.left, lanesAtOnce),
   )
   for (const [batch] of lanes) {
-    if (!taking.mayTake(queue)) return false
-    taking.take(queue, { batch, from: priority, to: priority })
-    leaveLane(tx, queue, batch, priority)
+    if (!claimed.mayTake(queue)) return false
+    claimed.take(queue, { batch, from: priority, to: priority })
+    endTurn(tx, queue, batch, priority)
   }
   return lanes.length > 0
 }
 
-/** Others come first from now on; a lane where nothing is ready is gone. */
-function leaveLane(tx: SqliteTransaction, queue: QueueRow, batch: number, priority: number): void {
+/** Moves the lane behind the others of its queue and priority. A lane without ready jobs is deleted. */
+function endTurn(tx: SqliteTransaction, queue: QueueRow, batch: number, priority: number): void {
   const lane = 'where batch = ?1 and queue = ?2 and priority = ?3'
   const remove = `delete from holdfast_lane ${lane} and not exists (select 1 from holdfast_ready ${lane})`
   if (tx.db.run(remove, batch, queue.no, priority) > 0) tx.batches.forgetLane(batch, queue.no, priority)
@@ -122,7 +124,7 @@ interface Range {
 
 const everyPriority: Range = { batch: 0, from: 0, to: 9 }
 
-/** The statements over a range: ?1 is the queue, ?2 the batch, ?3 and ?4 the priorities, ?5 the time, ?6 how many. */
+/** The statements over a range: ?1 is the queue, ?2 the batch, ?3 and ?4 the priorities, ?5 the time, ?6 the number of jobs. */
 interface List {
   readonly jobs: string
   readonly lease: string
@@ -132,7 +134,7 @@ interface List {
 const removeFrom = 'delete from holdfast_ready where queue = ? and batch = ? and priority = ?'
 const everything = listOf('?5 is not null', `${removeFrom} and ord <= ?`)
 
-/** While some jobs have missed their start: they are passed over, and the sweep cancels them. */
+/** Used while some jobs have missed their `startBefore`: a claim skips them, and the sweep cancels them. */
 const exceptOverdue = listOf(
   'r.seq not in (select seq from holdfast_overdue where start_before <= ?5)',
   `${removeFrom} and ord = ?`,
@@ -171,8 +173,11 @@ type ReadyTuple = readonly [
   limit_key: string | null,
 ]
 
-/** What one claim has taken so far. */
-class Taking {
+/** Positions in a `ReadyTuple`. */
+const column = { priority: 0, id: 3, headers: 11, payload: 12, limit_key: 13 } as const
+
+/** The jobs that one claim has taken so far, and what it may still take. */
+class ClaimSoFar {
   readonly jobs: ClaimedJob[] = []
   readonly #tx: SqliteTransaction
   readonly #request: ClaimRequest
@@ -191,17 +196,17 @@ class Taking {
     return this.#request.max - this.jobs.length
   }
 
-  /** Not more than fit a message: fewer than asked for is always allowed. */
+  /** Stops at `claimMaxBytes`, so that the answer fits a message. A claim may always return fewer jobs than requested. */
   get isFull(): boolean {
     return this.left <= 0 || this.#bytes > claimMaxBytes
   }
 
   mayTake(queue: QueueRow): boolean {
-    return !this.isFull && roomOf(this.#tx, queue) > 0
+    return !this.isFull && freeSlotsOf(this.#tx, queue) > 0
   }
 
   take(queue: QueueRow, range: Range): void {
-    const max = Math.min(this.left, roomOf(this.#tx, queue), this.#tx.batches.room(range.batch))
+    const max = Math.min(this.left, freeSlotsOf(this.#tx, queue), this.#tx.batches.freeSlots(range.batch))
     const rows = max > 0 && !this.isFull ? this.#read(queue, range, max) : []
     if (rows.length === 0) return
     this.#lease(queue, range, rows)
@@ -214,7 +219,7 @@ class Taking {
     const each = this.#tx.db.eachTuple<ReadyTuple>(this.#list.jobs, queue.no, batch, from, to, this.#tx.now, max)
     for (const row of each) {
       rows.push(row)
-      this.#bytes += row[12].length + (row[11]?.length ?? 0)
+      this.#bytes += row[column.payload].length + (row[column.headers]?.length ?? 0)
       if (this.#bytes > claimMaxBytes) break
     }
     return rows
@@ -223,11 +228,11 @@ class Taking {
   #lease(queue: QueueRow, { batch, from, to }: Range, rows: readonly ReadyTuple[]): void {
     const { lease, remove } = this.#list
     const { db, now } = this.#tx
-    const { no } = this.#hold()
+    const { no } = this.#claimRow()
     db.run(lease, queue.no, batch, from, to, now, rows.length, no, this.#request.leaseMs, this.#expiresAt)
     rows.forEach(([priority, ord], i) => {
-      const isLastOfRange = rows[i + 1]?.[0] !== priority
-      if (this.#list === exceptOverdue || isLastOfRange) db.run(remove, queue.no, batch, priority, ord)
+      const isLastOfPriority = rows[i + 1]?.[column.priority] !== priority
+      if (this.#list === exceptOverdue || isLastOfPriority) db.run(remove, queue.no, batch, priority, ord)
     })
   }
 
@@ -238,13 +243,13 @@ class Taking {
     tx.batches.start(batch)
     const rate = limitOf(queue)?.rate
     if (rate) noteStarts(tx, queue, '', rate, rows.length)
-    const keyed = rows.map((row) => row[13]).filter((key) => key !== null)
+    const keyed = rows.map((row) => row[column.limit_key]).filter((key) => key !== null)
     tx.keys.start(queue, keyed)
-    for (const row of rows) tx.tell(queue, 'running', row[3])
+    for (const row of rows) tx.recordChange(queue, 'running', row[column.id])
   }
 
-  /** All jobs of a claim share it. */
-  #hold(): { readonly no: number; readonly token: string } {
+  /** One row of `holdfast_claim` for all jobs of the claim, inserted with the first of them. */
+  #claimRow(): { readonly no: number; readonly token: string } {
     if (this.#claim === null) {
       const token = newToken()
       const insert = 'insert into holdfast_claim (token, worker, started_at) values (?, ?, ?) returning no'
@@ -259,13 +264,27 @@ class Taking {
   }
 
   #toClaimed(queue: QueueRow, { batch }: Range, row: ReadyTuple): ClaimedJob {
-    const [priority, ord, seq, id, attempts, maxAttempts, createdAt, start_before, timeoutMs, dedup_key] = row
+    const [
+      priority,
+      ord,
+      seq,
+      id,
+      attempts,
+      maxAttempts,
+      createdAt,
+      start_before,
+      timeoutMs,
+      dedup_key,
+      dedup_scope,
+      headers,
+      payload,
+    ] = row
     if (start_before !== null) forgetOverdue(this.#tx, { seq, start_before })
-    if (row[10] === 'waiting') freeDedup(this.#tx, { seq, queue: queue.no, dedup_key })
+    if (dedup_scope === 'waiting') freeDedup(this.#tx, { seq, queue: queue.no, dedup_key })
     return {
       id,
       queue: queue.name,
-      fence: toFence(this.#hold().token, seq),
+      fence: toFence(this.#claimRow().token, seq),
       attempt: attempts + 1,
       maxAttempts,
       cameBack: ord < 0,
@@ -274,22 +293,22 @@ class Taking {
       createdAt,
       startedAt: this.#tx.now,
       expiresAt: this.#expiresAt,
-      headers: row[11],
-      payload: row[12],
+      headers,
+      payload,
       batch: this.#tx.batches.get(batch)?.id ?? null,
     }
   }
 }
 
-/** How many more of a queue may start now. */
-export function roomOf(tx: SqliteTransaction, queue: QueueRow): number {
+/** How many more jobs of a queue may start now. */
+export function freeSlotsOf(tx: SqliteTransaction, queue: QueueRow): number {
   const limit = limitOf(queue)
   if (limit === null) return Number.POSITIVE_INFINITY
   const started = limit.rate === null ? 0 : startsOf(tx, queue, '')
   return freeSlots(limit, { admitted: queue.running, reserved: 0, started })
 }
 
-/** The claim's random token, and the row it holds so that a settlement finds it without a search. */
+/** The claim's random token, and the number of the job's row: a settlement finds the row by its primary key. */
 function toFence(token: string, seq: number): string {
   return `${token}.${seq.toString(36)}`
 }

@@ -1,4 +1,4 @@
-// What people do to jobs and queues from outside: pause, cancel, requeue.
+// Operator actions on jobs and queues: pause, cancel, requeue.
 
 import type { EffectSet } from '../../job/record.ts'
 import { decodeAnnotations, decodeCancel, decodeError, encodePast } from '../../job/stored.ts'
@@ -35,7 +35,7 @@ export interface Pause {
   readonly by: string | null
 }
 
-/** Who paused first has. */
+/** A second pause changes nothing: the first `paused_by` stays. */
 export function pause(tx: SqliteTransaction, { name, paused, by }: Pause): true {
   const queue = tx.queue(name)
   if (paused === (queue.paused_at !== null)) return true
@@ -61,12 +61,12 @@ export function cancel(tx: SqliteTransaction, { id, effects }: CancelRequest): C
   })
 }
 
-/** Whoever holds it is to give it up. */
+/** Asks the worker that holds the lease to end the job. */
 export function requestCancel(tx: SqliteTransaction, job: IdleRow, effects: EffectSet | null): void {
   const requested = decodeCancel(job.cancel)
   const all = effects ? [...requested, effects] : requested
   tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
-  tx.ahead.delete(job.seq) // a settlement that comes later in this transaction must see it
+  tx.ahead.delete(job.seq) // a later settlement in this transaction must read the request
   tx.requestCancel(job.id)
 }
 
@@ -91,12 +91,12 @@ export function requeue(tx: SqliteTransaction, id: string): RequeueAnswer {
   return { id }
 }
 
-/** Who keeps a dead job from coming back: a younger job that has its id now, or the holder of its dedup key. */
+/** The job that prevents a requeue: a younger one with the same id, or the holder of the dedup key. */
 export function blockedBy(tx: SqliteTransaction, job: IdleRow): string | undefined {
   return namesakeOf(tx, job) ?? keyHolder(tx, job)
 }
 
-/** A younger job that has its id. */
+/** A younger job with the same id. */
 function namesakeOf(tx: SqliteTransaction, { id, seq }: IdleRow): string | undefined {
   return findById(tx, id)?.seq === seq ? undefined : id
 }
@@ -121,12 +121,14 @@ interface EndedRow {
   readonly annotations: string | null
 }
 
-/** A dead job waits again. If its batch was finished, it has a new round; if that is gone, the job is of none. */
+/**
+ * A dead job waits again. If its batch was finished, the batch begins a new round. If the batch was deleted, the job has none.
+ */
 export function revive(tx: SqliteTransaction, job: IdleRow): void {
   const queue = tx.queueByNo(job.queue)
   const batch = tx.batches.get(job.batch)
-  if (batch) tx.batches.rearm(batch)
-  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
+  if (batch) tx.batches.beginRound(batch)
+  if (job.limit_key !== null) tx.keys.admitIfFreed(queue, job.limit_key)
   const ended = tx.db.get<EndedRow>('select * from holdfast_ended where seq = ?', job.seq) as EndedRow
   tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
   tx.count(queue, 'dead', -1, job.batch)
@@ -165,11 +167,11 @@ export interface RequeueChunk {
   readonly filter: RequeueFilter
   readonly dryRun: boolean
   readonly max: number
-  /** Where the chunk before stopped. */
+  /** Where the previous chunk stopped. */
   readonly after: RequeueMark | null
 }
 
-/** A place among the dead, newest first; jobs that die after the first chunk are not met. */
+/** A place among the dead jobs, newest first. Jobs that die after the first chunk are not included. */
 export interface RequeueMark extends EndedPlace {
   readonly queue: string
 }
@@ -180,7 +182,7 @@ export interface RequeueChunkAnswer {
   readonly after: RequeueMark | null
 }
 
-/** One bounded step of `requeueAll`; mass changes go in chunks so that nobody waits behind them. */
+/** One bounded step of `requeueAll`: other calls run between the chunks of a mass change. */
 export function requeueChunk(tx: SqliteTransaction, { filter, dryRun, max, after }: RequeueChunk): RequeueChunkAnswer {
   const requeued: { id: string; slot: string | null }[] = []
   const skipped: { id: string; slot: string | null; heldBy: string }[] = []
@@ -205,7 +207,7 @@ export function requeueChunk(tx: SqliteTransaction, { filter, dryRun, max, after
   }
 }
 
-/** Its items stay as they are. */
+/** Items of a cancelled batch are not requeued. */
 function cancelledBatchOf(tx: SqliteTransaction, { batch }: IdleRow): string | undefined {
   const row = tx.batches.get(batch)
   return row?.is_cancelled ? row.id : undefined
@@ -216,8 +218,8 @@ interface DeadRow extends IdleRow {
 }
 
 /**
- * Newest first, from a place on. Two statements, because SQLite looks into the index for one upper bound alone: those that ended
- * at the same moment as the place and before it, then those that ended earlier.
+ * Newest first, from a place on. SQLite uses the index for one upper bound only, so there are two statements: jobs that ended in
+ * the same millisecond as the place and come before it, then jobs that ended earlier.
  */
 const selectDead = (before: string) => `select ${idleColumns}, e.finished_at
     from holdfast_ended e cross join holdfast_job j on j.seq = e.seq
@@ -234,8 +236,8 @@ function nextDead(tx: SqliteTransaction, filter: RequeueFilter, max: number, aft
     if (queue.dead === 0 || found.length >= max || (after && queue.name < after.queue)) continue
     const from = after?.queue === queue.name ? after : newest
     const dead = tx
-      .shelves(queue, 'dead')
-      .flatMap(({ no }) => deadOnRetentionClass(tx, no, { filter, from, max }))
+      .retentionClasses(queue, 'dead')
+      .flatMap(({ no }) => deadOfRetentionClass(tx, no, { filter, from, max }))
       .sort(newestFirst)
     found.push(...dead.slice(0, max - found.length))
   }
@@ -248,7 +250,7 @@ interface RetentionClassRange {
   readonly max: number
 }
 
-function deadOnRetentionClass(
+function deadOfRetentionClass(
   tx: SqliteTransaction,
   retention_class: number,
   { filter, from, max }: RetentionClassRange,

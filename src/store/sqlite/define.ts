@@ -1,5 +1,5 @@
-// A queue's definition and an operator's override of its limits. The queue's row has what is asked for all the time: defaults of
-// jobs, how their limit key is found, and the limits as they count now, which are the override's where there is one.
+// A queue's definition and an operator's override of its limits. The queue's row has what is read often: defaults of jobs, how
+// their limit key is found, and the limits in force, which are the override's if there is one.
 
 import type { Refused } from '../../errors.ts'
 import { changedOverride, type LimitOverride, type LimitPair, limitsKeys, overridden } from '../../job/limit-key.ts'
@@ -40,13 +40,13 @@ export function define(tx: SqliteTransaction, settings: QueueSettings): DefinedQ
   return { queue: queue.name, version: queue.version, versionBefore, changes }
 }
 
-/** From this queue along those that are told of deaths back to it, were it defined so; null: the way ends. */
+/** The cycle of `onDead` queues that these settings would close, from this queue back to it; null: there is none. */
 function cycleOf(tx: SqliteTransaction, { name, onDead }: QueueSettings): string[] | null {
   const path = [name]
-  for (let told = onDead; told !== null; told = tx.findQueue(told)?.on_dead ?? null) {
-    path.push(told)
-    if (told === name) return path
-    if (path.indexOf(told) < path.length - 1) return null // a cycle that this queue only leads to
+  for (let next = onDead; next !== null; next = tx.findQueue(next)?.on_dead ?? null) {
+    path.push(next)
+    if (next === name) return path
+    if (path.indexOf(next) < path.length - 1) return null // a cycle that this queue is not part of
   }
   return null
 }
@@ -56,7 +56,7 @@ export interface Override {
   readonly override: LimitOverride | null
 }
 
-/** Fields that are not named stay as they are; null takes all of them back. */
+/** Fields that are not named keep their values; null removes the override. */
 export function overrideLimit(tx: SqliteTransaction, { name, override: change }: Override): true | Refused {
   const queue = tx.findQueue(name)
   if (!queue) return noQueueToLimit(name)
@@ -79,7 +79,7 @@ function retentionOf({ retain_done_ms, retain_dead_ms }: QueueRow) {
   }
 }
 
-/** Where it was damaged, the defaults count. */
+/** For a damaged definition the defaults apply. */
 export function readDefinitions(tx: SqliteTransaction, names: readonly string[] | null): DefinitionRecord[] {
   const queues = names === null ? tx.queues() : names.map((name) => tx.findQueue(name))
   return queues.flatMap((queue) => {
@@ -116,7 +116,7 @@ function write(
   const asked = columnsOf(definition, { limit, keyLimit })
   const isSame = (column: keyof typeof asked) => queue[column] === asked[column]
   const isKeyLimitSame = isSame('key_max_running') && isSame('key_max_starts') && isSame('key_starts_ms')
-  if (!isKeyLimitSame) queue.key_review = '' // sweeps look at every key again
+  if (!isKeyLimitSame) queue.key_review = '' // sweeps review every key
   if (isLowered(keyLimitOf(queue), keyLimit)) queue.lowering = fromTheEnd
   const hasRate = asked.key_max_starts !== null
   if (hasRate !== (queue.key_max_starts !== null)) tx.keys.countRunning(queue, hasRate)

@@ -1,17 +1,19 @@
-// The engine: verbs on one connection, all synchronous. Calls that arrive together share a transaction (group commit):
+// The engine: verbs on one connection, all synchronous.
 //
-// - calls that need not wait for the disk (claim, renew, progress, sweep) and came before any that must, in one commit without
-//   fsync, answered at once;
-// - then the durable ones and whatever came behind the first of them, in order, in one commit with one fsync for all: a
-//   claim that was sent right behind an enqueue finds its job;
-// - reads come last.
+// GROUP COMMIT. Calls that arrive together are one group, which runs in this order:
 //
-// (Lost: committing everything without fsync and answering the durable calls after an fdatasync in the thread pool, so
-// that claims pass by. An idle enqueue took 1.4 to 1.7 ms instead of 0.9 to 1.1, and full cycles did not get faster.)
+// 1. Calls that need not wait for the disk (claim, renew, progress, sweep) and arrived before the first durable one: one commit
+//    without fsync, answered at once.
+// 2. Durable calls, and all writes that arrived after the first of them, in order: one commit with one fsync for all. So a claim
+//    that was sent right after an enqueue finds its job.
+// 3. Reads.
 //
-// A request that is refused answers in its own place; it looked before it wrote, or was undone to a savepoint. Anything
-// unforeseen (a full disk, a corrupt page) rolls the group back, and each of its requests is tried alone, so that only
-// those that cannot land fail.
+// (Lost: commit everything without fsync, and answer the durable calls after an fdatasync in the thread pool, so that claims need
+// not wait. An idle enqueue took 1.4 to 1.7 ms instead of 0.9 to 1.1, and full cycles did not get faster.)
+//
+// FAILURES. A refused request gets its own answer: it checked before it wrote, or was rolled back to a savepoint. Any other error
+// (a full disk, a corrupt page) rolls back the group. Then each of its requests is tried alone, so only those that cannot be
+// committed fail.
 
 import { HoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
@@ -43,7 +45,7 @@ import { progress } from './progress.ts'
 import { readJob, readJobs, readOutcome, readStats } from './read.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
-import { EverythingUndone, type SqlFault, sentenceOf } from './sql-effect.ts'
+import { type SqlFault, sentenceOf, TransactionRolledBack } from './sql-effect.ts'
 import { sweep } from './sweep.ts'
 import { SqliteTransaction } from './transaction.ts'
 import { readChanges, watch } from './watch.ts'
@@ -103,11 +105,11 @@ export interface Reply {
   readonly answers: readonly unknown[]
 }
 
-/** What others are to be told of a commit. */
+/** What a commit means for other parts of the process. */
 export interface CommitNotices {
   /** Queues in which jobs became ready. */
   readonly ready: readonly (readonly [queue: string, count: number])[]
-  /** Running jobs that are asked to be cancelled; null: some. */
+  /** Running jobs that are asked to end; null: some, which ones is unknown. */
   readonly cancels: readonly string[] | null
   readonly finished: readonly FinishedBatch[]
   readonly droppedNotices: readonly DroppedNotice[]
@@ -116,7 +118,7 @@ export interface CommitNotices {
 
 export const noNotices: CommitNotices = { ready: [], cancels: [], finished: [], droppedNotices: [], undeliverable: [] }
 
-/** Answers to a group that has committed, and its notices. */
+/** Receives the answers of a committed group, and its notices. */
 export type Deliver = (replies: readonly Reply[], notices: CommitNotices) => void
 
 interface Committed {
@@ -127,9 +129,9 @@ interface Committed {
 type Apply = (tx: SqliteTransaction, item: unknown) => unknown
 
 /**
- * How many pages the log may hold, by estimate, before it is moved into the file and begun anew: 8 MiB. A log that is
- * written over syncs faster than one that grows (0.39 against 0.65 ms here), so it should come round soon; a larger one
- * would save a bulk load 0.3 µs a job.
+ * The estimated number of pages in the log at which it is checkpointed and restarted: 8 MiB. A log that is overwritten syncs
+ * faster than one that grows (0.39 against 0.65 ms measured), so an early restart pays. A larger log would save a bulk load 0.3
+ * µs a job.
  */
 const checkpointEveryPages = 2_000
 const pagesACommit = 6
@@ -139,7 +141,7 @@ export class Engine {
   readonly db: Database
   readonly #clock: Clock
   #pagesInLog = 0
-  /** The transaction that was begun last by a call that writes. */
+  /** The last transaction of a call that writes. */
   #tx: SqliteTransaction | null = null
 
   constructor(file: DatabaseFile, clock: Clock) {
@@ -155,7 +157,7 @@ export class Engine {
     this.#commit(true, writes.slice(prompt), deliver)
     for (const call of calls) {
       if (!(call.verb in read)) continue
-      deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#look(call, item)) }], noNotices)
+      deliver([{ no: call.no, verb: call.verb, answers: call.items.map((item) => this.#read(call, item)) }], noNotices)
     }
     this.#checkpointIfDue()
   }
@@ -168,16 +170,16 @@ export class Engine {
     if (calls.length === 0) return
     let committed: Committed
     try {
-      committed = this.#together(isDurable, calls)
+      committed = this.#commitTogether(isDurable, calls)
     } catch (error) {
       if (isBusy(error)) this.#refuseAll(calls, error, deliver)
-      else for (const call of calls) this.#oneByOne(isDurable, call, deliver)
+      else for (const call of calls) this.#commitEach(isDurable, call, deliver)
       return
     }
-    deliver(committed.replies, committed.notices) // what has landed is never tried again
+    deliver(committed.replies, committed.notices) // outside the try: a committed group must not run again
   }
 
-  #together(isDurable: boolean, calls: readonly Call[], sqlFault: SqlFault | null = null): Committed {
+  #commitTogether(isDurable: boolean, calls: readonly Call[], sqlFault: SqlFault | null = null): Committed {
     this.#tx = null
     return this.db.transaction(isDurable, () => {
       const tx = this.#begin(sqlFault)
@@ -185,8 +187,8 @@ export class Engine {
       const replies = calls.map(({ no, verb, items }) => {
         const apply = verbs[verb] as Apply
         if (verb === 'settle' && items.length > 1) readAhead(tx, items as LeaseRef[])
-        const answers = items.map((item) => settledUp(tx, verb, apply(tx, item)))
-        tx.settleUp()
+        const answers = items.map((item) => withConsequences(tx, verb, apply(tx, item)))
+        tx.applyConsequences()
         return { no, verb, answers }
       })
       tx.finish()
@@ -196,7 +198,7 @@ export class Engine {
     })
   }
 
-  #oneByOne(isDurable: boolean, { no, verb, items }: Call, deliver: Deliver): void {
+  #commitEach(isDurable: boolean, { no, verb, items }: Call, deliver: Deliver): void {
     const ready: (readonly [string, number])[] = []
     const cancels: string[] = []
     const finished: FinishedBatch[] = []
@@ -204,7 +206,7 @@ export class Engine {
     const undeliverable: UndeliverableJob[] = []
     const answers = items.map((item) => {
       try {
-        const alone = this.#alone(isDurable, { no, verb, items: [item] })
+        const alone = this.#commitAlone(isDurable, { no, verb, items: [item] })
         ready.push(...alone.notices.ready)
         cancels.push(...(alone.notices.cancels ?? []))
         finished.push(...alone.notices.finished)
@@ -212,56 +214,62 @@ export class Engine {
         undeliverable.push(...alone.notices.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
-        return this.#unknown(error)
+        return this.#toRefusal(error)
       }
     })
     deliver([{ no, verb, answers }], { ready, cancels, finished, droppedNotices, undeliverable })
   }
 
   /**
-   * Where a statement of the application undid everything, kept it from being committed, or met an error that may be the
-   * store's, the request is made again with its SQL refused. If that lands, the job that brought the statement fails. If not, the
-   * store is in trouble. A sweep may meet statements of many jobs, so it goes on with one job at a time until it is past that
-   * one.
+   * Repeats a request with its SQL refused if a statement of the application
+   *
+   * - rolled back the whole transaction,
+   * - made the commit fail, or
+   * - failed with an error that may be the store's.
+   *
+   * If the repeated request commits, the job with that statement fails. If not, the store itself has failed. A sweep may run
+   * statements of many jobs, so it is first repeated with one job at a time.
    */
-  #alone(isDurable: boolean, call: Call): Committed {
+  #commitAlone(isDurable: boolean, call: Call): Committed {
     try {
-      return this.#together(isDurable, [call])
+      return this.#commitTogether(isDurable, [call])
     } catch (error) {
       const fault = sqlFaultOf(error, this.#tx?.lastSql ?? null)
       if (fault === null) throw error
       const [item] = call.items
       if (call.verb === 'sweep' && (item as SweepRequest).max > 1) {
-        return this.#alone(isDurable, { ...call, items: [{ ...(item as SweepRequest), max: 1 }] })
+        return this.#commitAlone(isDurable, { ...call, items: [{ ...(item as SweepRequest), max: 1 }] })
       }
-      return this.#together(isDurable, [call], fault)
+      return this.#commitTogether(isDurable, [call], fault)
     }
   }
 
-  /** Nobody could write for as long as we try: trying each alone would only wait as often again. */
+  /**
+   * Another connection held the write lock for the whole busy timeout. Trying each request alone would only wait that long again.
+   */
   #refuseAll(calls: readonly Call[], error: unknown, deliver: Deliver): void {
-    const answers = ({ items }: Call) => items.map(() => this.#unknown(error))
+    const answers = ({ items }: Call) => items.map(() => this.#toRefusal(error))
     deliver(
       calls.map((call) => ({ no: call.no, verb: call.verb, answers: answers(call) })),
       noNotices,
     )
   }
 
-  #look({ verb }: Call, item: unknown): unknown {
+  #read({ verb }: Call, item: unknown): unknown {
     try {
       const apply = verbs[verb] as Apply
       return this.db.snapshot(() => apply(this.#begin(), item))
     } catch (error) {
-      return this.#unknown(error)
+      return this.#toRefusal(error)
     }
   }
 
-  /** Whole milliseconds, whatever the clock says. */
+  /** Whole milliseconds, also where the clock has fractions. */
   #begin(sqlFault: SqlFault | null = null): SqliteTransaction {
     return new SqliteTransaction(this.db, Math.floor(this.#clock.now()), sqlFault)
   }
 
-  #unknown(error: unknown): Refused {
+  #toRefusal(error: unknown): Refused {
     if (error instanceof HoldfastError) return refuse(error.code, error.message, error.facts)
     const why = isBusy(error) ? this.#whyBusy() : sentenceOf(error)
     const advice = isBusy(error) || isDamage(error) ? '' : ` ${adviceOn(error) ?? ''}`
@@ -270,24 +278,24 @@ export class Engine {
   }
 
   #whyBusy(): string {
-    return `somebody else was writing for more than ${this.db.busyMaxMs} ms; is there a transaction left open`
+    return `another connection was writing for more than ${this.db.busyMaxMs} ms; look for a transaction that was left open`
   }
 
-  /** After everyone has been answered. */
+  /** Runs after all calls of the group have been answered. */
   #checkpointIfDue(): void {
     if (this.db.isInMemory || this.#pagesInLog < checkpointEveryPages) return
     this.#pagesInLog = 0
     try {
       this.db.checkpoint()
     } catch {
-      // Nothing is lost: the log stays as it is until the next one. A disk that is full says so to the next durable call.
+      // Nothing is lost: the log keeps its content until the next checkpoint. If the disk is full, the next durable call fails.
     }
   }
 }
 
-/** What follows from a request is done before the next. Settlements come by the thousand, and are settled up together. */
-function settledUp<T>(tx: SqliteTransaction, verb: VerbName, answer: T): T {
-  if (verb !== 'settle') tx.settleUp()
+/** Applies the consequences of a request before the next one runs; for settlements, once for all of a call. */
+function withConsequences<T>(tx: SqliteTransaction, verb: VerbName, answer: T): T {
+  if (verb !== 'settle') tx.applyConsequences()
   return answer
 }
 
@@ -301,9 +309,9 @@ function noticesOf({
   return { ready: [...becameReady], cancels: cancelsRequested, finished, droppedNotices, undeliverable }
 }
 
-/** Whatever else SQLite says once a statement of the application has run may be the fault of that statement. */
+/** Once a statement of the application has run, any error of SQLite may be caused by it. */
 function sqlFaultOf(error: unknown, lastSql: string | null): SqlFault | null {
-  if (error instanceof EverythingUndone) return error.fault
+  if (error instanceof TransactionRolledBack) return error.fault
   if (isConstraint(error)) return { text: null, why: sentenceOf(error) }
   return lastSql !== null && primaryCode(error) !== undefined && !isBusy(error)
     ? { text: lastSql, why: sentenceOf(error) }

@@ -1,5 +1,5 @@
-// Enqueue. A request's jobs land together or not at all. Looking and writing are one transaction and SQLite has one
-// writer, so of two producers racing for a key exactly one finds it free.
+// Enqueue. All jobs of a request are stored, or none. The check of a key and the write are in one transaction, and SQLite has one
+// writer. So if two producers race for a key, exactly one finds it free.
 
 import { resolveKey } from '../../job/limit-key.ts'
 import type { Dedup, NewJob } from '../../job/record.ts'
@@ -17,7 +17,7 @@ export function enqueue(tx: SqliteTransaction, request: EnqueueRequest): Enqueue
   return tx.attempt(() => enqueueEach(tx, jobs))
 }
 
-/** A refusal says which of them it is about, counted from `from`. */
+/** A refusal has the index of its job, counted from `from`. */
 export function enqueueEach(tx: SqliteTransaction, jobs: readonly NewJob[], { batch = 0, from = 0 } = {}): Enqueued[] {
   return jobs.map((job, i) => {
     try {
@@ -28,7 +28,10 @@ export function enqueueEach(tx: SqliteTransaction, jobs: readonly NewJob[], { ba
   })
 }
 
-/** Queues whose definition says how to find the limit key of jobs that do not state it. One that is not there yet has none. */
+/**
+ * Queues whose definition says how to find the limit key of jobs without an explicit one. A queue without a row has no
+ * definition.
+ */
 function keyedQueues(tx: SqliteTransaction, jobs: readonly NewJob[]): ReadonlySet<string> {
   const names = new Set<string>()
   for (const { queue, limitKey } of jobs) if (limitKey === undefined) names.add(queue)
@@ -39,19 +42,19 @@ function keyedQueues(tx: SqliteTransaction, jobs: readonly NewJob[]): ReadonlySe
   return names
 }
 
-/** With the limit key that its queue's path finds. A job whose key cannot be known stays as it is, and is refused later. */
+/** The job with the limit key that its queue's path finds. If the key cannot be found, the job is unchanged and refused later. */
 function withKey(tx: SqliteTransaction, job: NewJob, keyed: ReadonlySet<string>): NewJob {
   if (job.limitKey !== undefined || !keyed.has(job.queue)) return job
   const limitKey = resolveKey(keyRuleOf(tx.queue(job.queue)), job)
   return limitKey === undefined ? job : { ...job, limitKey }
 }
 
-/** Those of the first job's queue: a request rarely has jobs of two. */
+/** Reads the keys of the first job's queue together: a request rarely has jobs of two queues. */
 function readKeysAhead(tx: SqliteTransaction, jobs: readonly NewJob[]): void {
   const [first] = jobs
   if (first?.limitKey == null || jobs.length === 1) return
   const known = tx.findQueue(first.queue)
-  if (!known) return // made with the first job, so that it goes with one that is refused
+  if (!known) return // the row is created with the first job, inside the savepoint of a refusal
   const keys = jobs.filter(({ queue }) => queue === first.queue).map(({ limitKey }) => limitKey)
   tx.keys.readAhead(
     known,
@@ -59,12 +62,12 @@ function readKeysAhead(tx: SqliteTransaction, jobs: readonly NewJob[]): void {
   )
 }
 
-/** Only a chosen id, an idempotency key or an unknown limit key can be refused; nothing else needs a savepoint. */
+/** Only a chosen id, an idempotency key or an unknown limit key can be refused. All other jobs need no savepoint. */
 function mayBeRefused(job: NewJob, keyed: ReadonlySet<string>): boolean {
   return job.idGiven || job.idempotency !== null || (job.limitKey === undefined && keyed.has(job.queue))
 }
 
-/** Throws a Refusal; whoever may meet one calls this inside `tx.attempt`. */
+/** May throw a Refusal; then the caller must run it inside `tx.attempt`. */
 export function enqueueJob(tx: SqliteTransaction, job: NewJob, batch = 0): Enqueued {
   const queue = tx.queue(job.queue)
   const limitKey = resolveKey(keyRuleOf(queue), job)
@@ -72,13 +75,13 @@ export function enqueueJob(tx: SqliteTransaction, job: NewJob, batch = 0): Enque
   const first = job.idempotency && findIdempotent(tx, queue, job.idempotency)
   if (first) return { id: first, status: 'duplicate' }
   const holder = job.dedup && findHolder(tx, queue, job.dedup)
-  if (holder) return meetHolder(tx, queue, job, { ...holder, limitKey })
+  if (holder) return answerDuplicate(tx, queue, job, { ...holder, limitKey })
   if (job.idGiven && isLive(tx, job.id)) throw new Refusal(duplicateId(job.id))
   insert(tx, queue, job, { batch, limitKey })
   return { id: job.id, status: 'created' }
 }
 
-/** For what must land: a job whose limit key cannot be known lies dead in its queue, and is told of. */
+/** For jobs that must be stored. If the limit key cannot be found, the job is stored as dead and reported as undeliverable. */
 export function enqueueAnyway(tx: SqliteTransaction, job: NewJob, enqueuedFor: EnqueuedFor): Enqueued {
   const queue = tx.queue(job.queue)
   if (resolveKey(keyRuleOf(queue), job) !== undefined) return enqueueJob(tx, job)
@@ -86,7 +89,7 @@ export function enqueueAnyway(tx: SqliteTransaction, job: NewJob, enqueuedFor: E
   return { id: job.id, status: 'created' }
 }
 
-/** The empty limit key says that there should be one; see `keyToRevive`. */
+/** An empty limit key marks a job whose key could not be found; see `keyToRevive`. */
 function insertDead(tx: SqliteTransaction, queue: QueueRow, job: NewJob, enqueuedFor: EnqueuedFor): void {
   const { id, dedup } = job
   const why = limitKeyRequired(queue.name, queue.key_path)
@@ -100,19 +103,19 @@ function insertDead(tx: SqliteTransaction, queue: QueueRow, job: NewJob, enqueue
     max_attempts: job.maxAttempts ?? queue.attempts,
   }
   const plain = { limit_key: '', start_before: null, free_releases: 0, cancel: null, past: null }
-  const buried = { seq, id, queue: queue.no, ...keys, ...numbers, ...plain }
-  end(tx, queue, buried, { state: 'dead', attempts: 0, result: null, error, run: null })
+  const row = { seq, id, queue: queue.no, ...keys, ...numbers, ...plain }
+  end(tx, queue, row, { state: 'dead', attempts: 0, result: null, error, run: null })
   tx.undeliverable.push({ id, queue: queue.name, enqueuedFor, error })
 }
 
-/** The limit key that a dead job comes back with; undefined: it still cannot be known. */
-export function keyToRevive(tx: SqliteTransaction, { seq, queue, limit_key }: Revived): string | null | undefined {
+/** The limit key of a dead job when it is requeued; undefined: it still cannot be found. */
+export function keyToRevive(tx: SqliteTransaction, { seq, queue, limit_key }: KeyedRow): string | null | undefined {
   if (limit_key !== '') return limit_key
   const stored = tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', seq)
   return resolveKey(keyRuleOf(tx.queueByNo(queue)), { payload: stored?.payload ?? 'null' })
 }
 
-interface Revived {
+interface KeyedRow {
   readonly seq: number
   readonly queue: number
   readonly limit_key: string | null
@@ -138,8 +141,8 @@ interface Holder {
   readonly id: string
 }
 
-interface Met extends Holder {
-  /** Of the job that met it. */
+interface Duplicated extends Holder {
+  /** Of the new job. */
   readonly limitKey: string | null
 }
 
@@ -152,7 +155,7 @@ function findHolder(tx: SqliteTransaction, queue: QueueRow, { key }: Dedup): Hol
   return slot && isTaken(tx, slot) ? slot : undefined
 }
 
-/** Until its time is over; without one, as long as there is a live holder. */
+/** A key with a time is taken until then; any other, as long as its holder is live. */
 export function isTaken(
   tx: SqliteTransaction,
   { seq, until }: { readonly seq: number; readonly until: number | null },
@@ -162,7 +165,12 @@ export function isTaken(
   return holder !== undefined && (isWaiting(holder) || holder.state === 'running')
 }
 
-function meetHolder(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { seq, id, limitKey }: Met): Enqueued {
+function answerDuplicate(
+  tx: SqliteTransaction,
+  queue: QueueRow,
+  job: NewJob,
+  { seq, id, limitKey }: Duplicated,
+): Enqueued {
   const holder = job.dedup?.replace ? findBySeq(tx, seq) : undefined
   if (!holder || !isWaiting(holder)) return { id, status: 'duplicate' }
   moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority, limitKey })
@@ -193,7 +201,7 @@ interface Place {
   readonly runAt?: number
 }
 
-/** What the job does not state is what its queue says. */
+/** Fields that the job does not set have the queue's values. */
 function toRow(tx: SqliteTransaction, queue: QueueRow, job: NewJob, place: Place) {
   const { seq, batch, limitKey, isReady = false, isHeld = false, runAt = tx.now } = place
   const { dedup, idempotency } = job
@@ -225,26 +233,26 @@ interface Joined {
 }
 
 function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, limitKey }: Joined): void {
-  if (limitKey !== null) tx.keys.admitEarlier(queue, limitKey)
+  if (limitKey !== null) tx.keys.admitIfFreed(queue, limitKey)
   const seq = tx.nextNumber()
   const runAt = dueAt(tx, job)
   const isReady = runAt <= tx.now
   const key = limitKey === null ? null : tx.keys.row(queue, limitKey)
-  const isHeld = isReady && key !== null && !tx.keys.hasRoom(queue, key, batch)
+  const isHeld = isReady && key !== null && !tx.keys.hasFreeSlot(queue, key, batch)
   const { dedup, idempotency } = job
   tx.bare.run(insertJob, ...toRow(tx, queue, job, { seq, batch, limitKey, isReady, isHeld, runAt }))
   if (!isReady) {
     listScheduled(tx, queue, runAt, seq, batch)
-    tx.tell(queue, 'scheduled', job.id)
+    tx.recordChange(queue, 'scheduled', job.id)
   } else if (isHeld) {
-    tx.keys.standNew(queue, key, { seq, batch, priority: job.priority ?? queue.priority })
-    tx.tell(queue, 'held', job.id)
+    tx.keys.holdNew(queue, key, { seq, batch, priority: job.priority ?? queue.priority })
+    tx.recordChange(queue, 'held', job.id)
     tx.keys.admit(queue, key)
   } else {
     if (batch > 0) tx.batches.openLane(batch, queue.no, job.priority ?? queue.priority)
-    if (key !== null) tx.keys.enter(key)
+    if (key !== null) tx.keys.takeSlot(key)
     tx.listNewReady(queue, seq, batch)
-    tx.tell(queue, 'ready', job.id)
+    tx.recordChange(queue, 'ready', job.id)
   }
   if (dedup)
     takeDedup(tx, queue, dedup.key, seq, job.id, typeof dedup.scope === 'object' ? tx.now + dedup.scope.windowMs : null)

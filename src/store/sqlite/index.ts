@@ -56,6 +56,7 @@ import type {
   Subscriber,
   SweepRequest,
 } from '../store.ts'
+import { findBetterSqlite3 } from './connection/better-sqlite3.ts'
 import { enqueueIn, toCallerConnection } from './connection/caller.ts'
 import { checkDriver, type SqliteDriver, type SyncDatabase } from './connection/driver.ts'
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
@@ -70,13 +71,13 @@ export interface SqliteOptions {
   /** A file, or `:memory:`. */
   readonly path: string
   /**
-   * The SQLite library: `node:sqlite` unless given. An application that opens the same file with better-sqlite3 gives that one:
-   * two SQLite libraries in one process do not see each other's locks, and damage the file.
+   * The SQLite library; default `node:sqlite`. If your application opens the same file with better-sqlite3, the store must use it
+   * too: two SQLite libraries in one process do not see each other's locks, and damage the file.
    */
   readonly driver?: SqliteDriver
-  /** How long a call waits while others write to the file, yours included; 30 s unless given. */
+  /** How long a call waits while other connections write to the file, yours included; default 30 s. */
   readonly busyTimeout?: Duration
-  /** Work in this thread rather than in one of the store's own. Only for tests and measurements: it waits for the disk. */
+  /** Run in this thread instead of the store's own. Only for tests and measurements: it waits for the disk. */
   readonly inThread?: boolean
 }
 
@@ -87,12 +88,12 @@ export function sqlite(options: SqliteOptions) {
   return sqliteOn(startThread, options)
 }
 
-/** In memory and in this thread; `onOpened` is given the connection that the store itself uses. */
+/** In memory and in this thread. `onOpened` gets the connection that the store itself uses. */
 export function sqliteInMemory(onOpened: (db: DatabaseSync) => void) {
   return sqliteOn(startThread, { path: ':memory:' }, (db) => onOpened(db as DatabaseSync))
 }
 
-/** The same on threads that somebody else starts. */
+/** `sqlite` on threads that the caller starts. */
 export function sqliteOn(
   start: StartThread,
   { path, driver: wantedDriver = 'node:sqlite', busyTimeout = '30s', inThread }: SqliteOptions,
@@ -118,10 +119,11 @@ export function sqliteOn(
       }
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
-    const file = { path, driver, readOnly, busyMaxMs }
+    const library = driver === 'better-sqlite3' ? findBetterSqlite3() : undefined
+    const file = { path, driver, library, readOnly, busyMaxMs }
     const port = staysHere
       ? new InThread(file, clock, onCommitted)
-      : await InOwnThread.open(start({ file, clock: clock.shared ?? null }), onCommitted)
+      : await InOwnThread.open(await start({ file, clock: clock.shared ?? null }), onCommitted)
     if (port instanceof InThread) onOpened?.(port.connection)
     return new SqliteStore({ port, subscribers, clock, driver, path: path === ':memory:' ? null : realpathSync(path) })
   }
@@ -144,7 +146,7 @@ class SqliteStore implements Store {
   readonly #driver: SqliteDriver
   /** null: in memory. */
   readonly #path: string | null
-  /** Versions of what was defined in callers' transactions, by what it says. */
+  /** Versions of the definitions that were stored in callers' transactions, by the text of their settings. */
   readonly #definedAtOnce = new Map<string, number>()
   #closing: Promise<void> | null = null
 
@@ -164,7 +166,7 @@ class SqliteStore implements Store {
     return defined
   }
 
-  /** Before a lower limit is answered, all that is beyond it has gone back into line. */
+  /** A call that lowers a limit is answered when all ready jobs beyond the new limit are held again. */
   async #lowerLimits(queue: string): Promise<void> {
     while (await this.#one('lowerLimits', queue));
   }
@@ -182,7 +184,7 @@ class SqliteStore implements Store {
     return this.#port.call('enqueue', requests)
   }
 
-  /** Nobody but the store reaches a database in memory. */
+  /** Only for a file: no other connection can open a database in memory. */
   enqueueSync(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer {
     const db = toCallerConnection(tx, { path: this.#path as string, driver: this.#driver })
     const text = settings && settingsText(settings)
@@ -206,9 +208,9 @@ class SqliteStore implements Store {
   }
 
   /**
-   * No token is needed. Between this process and its file no answer is lost: a group is answered once it has committed, and
-   * what is refused as STORE_UNAVAILABLE was rolled back. Only where the thread itself ends (out of memory) nobody can say
-   * what it did last; then the store is over, too, and so is whoever would have asked it again.
+   * No token is needed, because no answer is lost between this process and its file. A group is answered after it has committed,
+   * and a request that is refused as STORE_UNAVAILABLE was rolled back. Only if the thread itself ends (out of memory) the last
+   * commit is unknown. Then this store has ended too, and no caller can repeat the settlement on it.
    */
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
     return this.#port.call('settle', requests.some(hasSql) ? requests.map(withBindableSql) : requests)
@@ -227,7 +229,7 @@ class SqliteStore implements Store {
     return this.#port.call('requeue', ids)
   }
 
-  /** In chunks, newest first. A dry run frees nothing, so it remembers which keys the chunks before would have taken. */
+  /** In chunks, newest first. A dry run takes no dedup key, so it remembers the keys that earlier chunks would have taken. */
   async requeueAll({ filter, dryRun }: RequeueAllRequest): Promise<RequeueAllAnswer> {
     const taken = new Map<string, string>()
     const skipped: { id: string; heldBy: string }[] = []
@@ -272,13 +274,13 @@ class SqliteStore implements Store {
     return answer as ItemsAnswer
   }
 
-  /** What is to be done to many items is done in steps, and others come in between. */
+  /** A change of many items runs in steps, and other calls run between them. */
   async controlBatch(request: ControlBatchRequest): Promise<BatchRecord | Refused> {
-    const [steered] = await this.#port.call('controlBatch', [request])
-    if (steered === undefined || isRefused(steered)) return steered as Refused
-    if (!steered.more) return steered.batch
+    const [controlled] = await this.#port.call('controlBatch', [request])
+    if (controlled === undefined || isRefused(controlled)) return controlled as Refused
+    if (!controlled.more) return controlled.batch
     while (await this.#one('batchChore', request.batch));
-    return (await this.batch({ id: request.batch })) ?? steered.batch
+    return (await this.batch({ id: request.batch })) ?? controlled.batch
   }
 
   batch(name: BatchName) {
@@ -312,8 +314,8 @@ class SqliteStore implements Store {
     return this.#all('readOutcome', ids)
   }
 
-  cancelRequested(holds: readonly LeaseRef[]): Promise<boolean[]> {
-    return this.#all('readCancelRequested', holds)
+  cancelRequested(leases: readonly LeaseRef[]): Promise<boolean[]> {
+    return this.#all('readCancelRequested', leases)
   }
 
   jobs(query: JobsQuery) {
@@ -354,13 +356,10 @@ class SqliteStore implements Store {
   }
 
   async examine(request: ExamineRequest): Promise<Finding[]> {
-    const mended = request.fix ? await this.#repair(request) : []
+    const repairs = request.fix ? await this.#repair(request) : []
     const inside = await this.#one('examine', request)
-    return [
-      ...mended,
-      ...inside,
-      ...(this.#path === null ? [] : await examineFile({ path: this.#path, driver: this.#driver })),
-    ]
+    const outside = this.#path === null ? [] : await examineFile({ path: this.#path, driver: this.#driver })
+    return [...repairs, ...inside, ...outside]
   }
 
   async #repair(request: ExamineRequest): Promise<Finding[]> {
@@ -389,7 +388,7 @@ class SqliteStore implements Store {
     return answer as Given<V>
   }
 
-  /** Of a verb that refuses nobody but when it cannot be done at all. */
+  /** For verbs that refuse a request only if the store cannot run it. */
   async #all<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Given<V>[]> {
     const answers = await this.#port.call(verb, items)
     return answers.map((answer) => {

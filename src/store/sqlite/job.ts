@@ -1,19 +1,19 @@
-// A job's row and the small tables that say which state it is in. Everything that moves a job between them goes through
-// here, so that row, list and count change together.
+// A job's row and the small tables that list jobs by state. Every move of a job between these tables is made here, so that row,
+// list and count change together.
 
 import type { Annotations, Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
 import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
-import type { KeyRow } from './limits/limit-keys.ts'
+import type { KeyRow } from './limits/admit.ts'
 import type { QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
-/** What every transition needs of a job's row. */
+/** The columns of a job's row that every transition needs. */
 export interface JobRow {
   readonly seq: number
   readonly id: string
   readonly queue: number
   readonly priority: number
-  /** 0: of none. */
+  /** 0: the job belongs to no batch. */
   readonly batch: number
   readonly limit_key: string | null
   readonly start_before: number | null
@@ -26,11 +26,11 @@ export interface JobRow {
   readonly past: string | null
 }
 
-/** A job that nobody holds: where it is listed, and the attempts it has had. */
+/** A job without a lease: where it is listed, and the attempts it has had. */
 export interface IdleRow extends JobRow {
   readonly ord: number | null
   readonly held: number
-  /** Its place in the line of its key, if it is ready in another one. */
+  /** Its place among the held jobs of its key, if its place among the ready ones is another. */
   readonly line_ord: number | null
   readonly run_at: number
   readonly attempts: number
@@ -54,7 +54,7 @@ const selectBySeq = `${selectAny} where j.seq = ?`
 
 export type FoundRow = IdleRow & { readonly state: JobState }
 
-/** The newest job of that id, live or ended, and where it stands. */
+/** The newest job of that id, live or ended, with its state. */
 export function findById(tx: SqliteTransaction, id: string): FoundRow | undefined {
   return tx.db.get(selectById, id)
 }
@@ -63,7 +63,7 @@ export function findBySeq(tx: SqliteTransaction, seq: number): FoundRow | undefi
   return tx.db.get(selectBySeq, seq)
 }
 
-/** It has not ended, and nobody holds it. */
+/** It has not ended, and has no lease. */
 export function isWaiting({ state }: FoundRow): boolean {
   return state === 'held' || state === 'scheduled' || state === 'ready'
 }
@@ -72,7 +72,7 @@ export function isEnded(state: JobState): state is EndState {
   return state === 'done' || state === 'dead' || state === 'cancelled'
 }
 
-/** Far below every number given out, so that released and rescued jobs come first, in the order they came back. */
+/** Far below every number of the sequence. So released and rescued jobs come first, in the order in which they came back. */
 const front = -(2 ** 52)
 
 export function place(tx: SqliteTransaction, atFront: boolean): number {
@@ -81,7 +81,7 @@ export function place(tx: SqliteTransaction, atFront: boolean): number {
 
 type Listed = Pick<JobRow, 'seq' | 'priority' | 'batch' | 'limit_key'>
 
-/** Its row says so already. */
+/** Lists a job as ready whose row already says so. */
 export function listReady(
   tx: SqliteTransaction,
   queue: QueueRow,
@@ -89,7 +89,7 @@ export function listReady(
   ord: number,
 ): void {
   if (batch > 0) tx.batches.openLane(batch, queue.no, priority)
-  if (limit_key !== null) tx.keys.enter(tx.keys.row(queue, limit_key))
+  if (limit_key !== null) tx.keys.takeSlot(tx.keys.row(queue, limit_key))
   const insert = 'insert into holdfast_ready (queue, batch, priority, ord, seq) values (?, ?, ?, ?, ?)'
   tx.db.run(insert, queue.no, batch, priority, ord, seq)
   tx.count(queue, 'ready', 1, batch)
@@ -97,33 +97,33 @@ export function listReady(
 
 type Named = Listed & Pick<JobRow, 'id'>
 
-/** Its row says that it is ready in this place; if its key has no room, it is held. */
+/** For a job whose row says that it is ready at this place. If its key has no free slot, it becomes held instead. */
 export function listOrHold(tx: SqliteTransaction, queue: QueueRow, job: Named, ord: number): 'ready' | 'held' {
   const key = job.limit_key === null ? null : tx.keys.row(queue, job.limit_key)
-  if (key !== null && !tx.keys.hasRoom(queue, key, job.batch)) {
+  if (key !== null && !tx.keys.hasFreeSlot(queue, key, job.batch)) {
     tx.db.run('update holdfast_job set held = 1 where seq = ?', job.seq)
     return hold(tx, queue, key, job, ord)
   }
   listReady(tx, queue, job, ord)
-  tx.tell(queue, 'ready', job.id)
+  tx.recordChange(queue, 'ready', job.id)
   return 'ready'
 }
 
-/** Its row says that it is held in this place of the line. It may be let in at once, if time or a change has made room. */
+/** For a job whose row says that it is held at this place. It is admitted at once if time or a change has freed a slot. */
 function hold(tx: SqliteTransaction, queue: QueueRow, key: KeyRow, job: Named, ord: number): 'ready' | 'held' {
-  tx.keys.standInLine(queue, key, job, ord)
-  tx.tell(queue, 'held', job.id)
+  tx.keys.hold(queue, key, job, ord)
+  tx.recordChange(queue, 'held', job.id)
   return tx.keys.admit(queue, key).includes(job.seq) ? 'ready' : 'held'
 }
 
-/** A job that is ready, and may not start for now, goes back to the place that it had in the line of its key. */
-export function returnToLine(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
+/** A ready job that may not start for now is held again, at the place that it had among the held jobs of its key. */
+export function returnToHeld(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   const key = tx.keys.row(queue, job.limit_key as string)
   const ord = job.line_ord ?? (job.ord as number)
   unlist(tx, queue, job)
   tx.db.run('update holdfast_job set ord = ?, line_ord = null, held = 1 where seq = ?', ord, job.seq)
-  tx.keys.standInLine(queue, key, job, ord)
-  tx.tell(queue, 'held', job.id)
+  tx.keys.hold(queue, key, job, ord)
+  tx.recordChange(queue, 'held', job.id)
 }
 
 export function listScheduled(tx: SqliteTransaction, queue: QueueRow, runAt: number, seq: number, batch: number): void {
@@ -138,12 +138,12 @@ export function unlist(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): vo
     tx.db.run('delete from holdfast_scheduled where queue = ? and run_at = ? and seq = ?', queue.no, run_at, seq)
     tx.count(queue, 'scheduled', -1, batch)
   } else if (job.held === 1) {
-    tx.keys.leaveLine(queue, limit_key ?? '', { priority, ord, batch })
+    tx.keys.unhold(queue, limit_key ?? '', { priority, ord, batch })
   } else {
     const remove = 'delete from holdfast_ready where queue = ? and batch = ? and priority = ? and ord = ?'
     tx.db.run(remove, queue.no, batch, priority, ord)
     tx.count(queue, 'ready', -1, batch)
-    if (limit_key !== null) tx.keys.leave(queue, limit_key, 'ready')
+    if (limit_key !== null) tx.keys.returnSlot(queue, limit_key, 'ready')
   }
 }
 
@@ -154,15 +154,15 @@ interface NewPlace {
   readonly limitKey?: string | null
 }
 
-/** A waiting job waits elsewhere: at the end of where it comes to. */
+/** Moves a waiting job to the end of another list, priority or key. */
 export function moveWaiting(
   tx: SqliteTransaction,
   queue: QueueRow,
   found: IdleRow,
   { runAt, priority, limitKey = found.limit_key }: NewPlace,
 ): JobState {
-  for (const key of new Set([found.limit_key, limitKey])) if (key !== null) tx.keys.admitEarlier(queue, key)
-  const job = found.held === 1 ? (findBySeq(tx, found.seq) as IdleRow) : found // it may have been let in just now
+  for (const key of new Set([found.limit_key, limitKey])) if (key !== null) tx.keys.admitIfFreed(queue, key)
+  const job = found.held === 1 ? (findBySeq(tx, found.seq) as IdleRow) : found // `admitIfFreed` may have admitted it
   unlist(tx, queue, job)
   const ord = runAt <= tx.now ? place(tx, false) : null
   const at = Math.max(runAt, tx.now)
@@ -171,15 +171,15 @@ export function moveWaiting(
   tx.db.run(update, at, ord, priority, limitKey, job.seq)
   if (ord !== null) return listOrHold(tx, queue, { ...job, priority, limit_key: limitKey }, ord)
   listScheduled(tx, queue, at, job.seq, job.batch)
-  tx.tell(queue, 'scheduled', job.id)
+  tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }
 
-/** Nobody holds the job any more. */
+/** Deletes the job's lease. */
 export function dropLease(tx: SqliteTransaction, queue: QueueRow, { seq, batch, limit_key }: JobRow): void {
   tx.db.run('delete from holdfast_lease where seq = ?', seq)
   tx.count(queue, 'running', -1, batch)
-  if (limit_key !== null) tx.keys.leave(queue, limit_key, 'running')
+  if (limit_key !== null) tx.keys.returnSlot(queue, limit_key, 'running')
 }
 
 export function forgetOverdue(tx: SqliteTransaction, job: Pick<JobRow, 'seq' | 'start_before'>): void {
@@ -197,7 +197,7 @@ export interface EndedPlace {
   readonly seq: number
 }
 
-/** Before every place, where the newest comes first. */
+/** Before every other place, in a list with the newest first. */
 export const newest: EndedPlace = { finishedAt: Number.MAX_SAFE_INTEGER, seq: Number.MAX_SAFE_INTEGER }
 
 interface Ended {
@@ -220,7 +220,7 @@ export interface WaitAgain {
 
 /** After a retry, release, snooze or rescue: the job waits again. */
 export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, next: WaitAgain): JobState {
-  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
+  if (job.limit_key !== null) tx.keys.admitIfFreed(queue, job.limit_key)
   dropLease(tx, queue, job)
   const ord = next.runAt === null ? place(tx, next.front) : null
   const runAt = next.runAt ?? tx.now
@@ -235,7 +235,7 @@ export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, n
   )
   if (ord !== null) return listOrHold(tx, queue, job, ord)
   listScheduled(tx, queue, runAt, job.seq, job.batch)
-  tx.tell(queue, 'scheduled', job.id)
+  tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }
 
@@ -244,7 +244,7 @@ export interface End {
   readonly attempts: number
   readonly result: string | null
   readonly error: JobError | null
-  /** null: it ended without ever running, or while waiting. */
+  /** null: it ended while it waited. */
   readonly run: {
     readonly attempt: number
     readonly worker: string
@@ -254,17 +254,17 @@ export interface End {
   readonly annotations?: Annotations | null
 }
 
-/** The job has ended and is already off its list: kept as long as its queue says, its dedup slot free from now on. */
+/** Ends a job that was already removed from its list. It is kept for its queue's retention, and its dedup key is freed. */
 export function end(tx: SqliteTransaction, queue: QueueRow, job: JobRow, ended: End): void {
   const { state, attempts, result, error, run, annotations = null } = ended
-  tx.tell(queue, state, job.id)
+  tx.recordChange(queue, state, job.id)
   forgetOverdue(tx, job)
   if (job.dedup_scope === 'live' || job.dedup_scope === 'waiting') freeDedup(tx, job)
   if (job.batch > 0) countEnded(tx, job.batch, state, annotations)
   if (tx.batches.get(job.batch)?.is_deleted) {
     if (job.dedup_key !== null) freeDedup(tx, job)
     removeJob(tx, job)
-    tx.tell(queue, 'deleted', job.id)
+    tx.recordChange(queue, 'deleted', job.id)
     return
   }
   const retainMs = state === 'dead' ? queue.retain_dead_ms : queue.retain_done_ms
@@ -277,7 +277,7 @@ export function end(tx: SqliteTransaction, queue: QueueRow, job: JobRow, ended: 
        (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at, result, error, annotations)
      values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     job.seq,
-    tx.retention_class(queue, state, retainMs),
+    tx.retentionClass(queue, state, retainMs),
     attempts,
     run?.attempt ?? null,
     run?.worker ?? null,

@@ -56,7 +56,7 @@ function toEntry({ value, version, expires_at }: KvRow): KvEntry {
   return { value, version, expiresAt: expires_at }
 }
 
-/** The first text after all that start so. Keys sort by code point, and none holds half a character. */
+/** The first text after all that start with the prefix. Keys sort by code point, and no key has an unpaired surrogate. */
 function afterPrefix(prefix: string): string {
   const points = Array.from(prefix, (character) => character.codePointAt(0) as number)
   while (points.at(-1) === 0x10ffff) points.pop()

@@ -1,4 +1,4 @@
-// A queue's row: what was asked of it, and the counts of its jobs.
+// A queue's row: its settings, and the counts of its jobs.
 
 import type { KeyRule } from '../../job/limit-key.ts'
 import type { Limit } from '../../job/record.ts'
@@ -8,7 +8,7 @@ export interface QueueRow {
   readonly name: string
   paused_at: number | null
   paused_by: string | null
-  /** null: for ever. */
+  /** null: forever. */
   retain_done_ms: number | null
   retain_dead_ms: number | null
   on_dead: string | null
@@ -25,7 +25,7 @@ export interface QueueRow {
   key_max_starts: number | null
   key_starts_ms: number | null
   key_review: string | null
-  /** Where the walk over ready jobs stands that a lower limit of keys needs (`limits/lower.ts`); null: there is none. */
+  /** How far the walk over ready jobs has come after the limit of keys was lowered (`limits/lower.ts`); null: there is none. */
   lowering: string | null
   held: number
   scheduled: number
@@ -38,19 +38,34 @@ export interface QueueRow {
 
 type Nullable = number | null
 type Text = string | null
-type Settings = [
-  ...retention: [Nullable, Nullable, Text],
-  ...defaults: [number, number, number, Text, number],
-  ...limit: [Nullable, Nullable, Nullable],
-  ...keyLimit: [Nullable, Nullable, Nullable, Text, Text],
-]
 export type QueueTuple = readonly [
   no: number,
   name: string,
   paused_at: Nullable,
   paused_by: Text,
-  ...Settings,
-  ...number[],
+  retain_done_ms: Nullable,
+  retain_dead_ms: Nullable,
+  on_dead: Text,
+  version: number,
+  attempts: number,
+  priority: number,
+  key_path: Text,
+  key_by_code: number,
+  max_running: Nullable,
+  max_starts: Nullable,
+  starts_ms: Nullable,
+  key_max_running: Nullable,
+  key_max_starts: Nullable,
+  key_starts_ms: Nullable,
+  key_review: Text,
+  lowering: Text,
+  held: number,
+  scheduled: number,
+  ready: number,
+  running: number,
+  done: number,
+  dead: number,
+  cancelled: number,
 ]
 
 export const selectQueue = `select no, name, paused_at, paused_by, retain_done_ms, retain_dead_ms, on_dead,
@@ -59,35 +74,63 @@ export const selectQueue = `select no, name, paused_at, paused_by, retain_done_m
 
 export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined {
   if (!tuple) return undefined
-  const count = (column: number) => tuple[column] as number
+  const [
+    no,
+    name,
+    paused_at,
+    paused_by,
+    retain_done_ms,
+    retain_dead_ms,
+    on_dead,
+    version,
+    attempts,
+    priority,
+    key_path,
+    key_by_code,
+    max_running,
+    max_starts,
+    starts_ms,
+    key_max_running,
+    key_max_starts,
+    key_starts_ms,
+    key_review,
+    lowering,
+    held,
+    scheduled,
+    ready,
+    running,
+    done,
+    dead,
+    cancelled,
+  ] = tuple
   return {
-    no: tuple[0],
-    name: tuple[1],
-    paused_at: tuple[2],
-    paused_by: tuple[3],
-    retain_done_ms: tuple[4],
-    retain_dead_ms: tuple[5],
-    on_dead: tuple[6],
-    version: tuple[7],
-    attempts: tuple[8],
-    priority: tuple[9],
-    key_path: tuple[10],
-    key_by_code: tuple[11],
-    max_running: tuple[12],
-    max_starts: tuple[13],
-    starts_ms: tuple[14],
-    key_max_running: tuple[15],
-    key_max_starts: tuple[16],
-    key_starts_ms: tuple[17],
-    key_review: tuple[18],
-    lowering: tuple[19],
-    held: count(20),
-    scheduled: count(21),
-    ready: count(22),
-    running: count(23),
-    done: count(24),
-    dead: count(25),
-    cancelled: count(26),
+    no,
+    name,
+    paused_at,
+    paused_by,
+    retain_done_ms,
+    retain_dead_ms,
+    on_dead,
+    version,
+    attempts,
+    priority,
+    key_path,
+    key_by_code,
+    max_running,
+    max_starts,
+    starts_ms,
+    key_max_running,
+    key_max_starts,
+    key_starts_ms,
+    key_review,
+    lowering,
+    held,
+    scheduled,
+    ready,
+    running,
+    done,
+    dead,
+    cancelled,
   }
 }
 

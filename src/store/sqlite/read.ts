@@ -1,11 +1,10 @@
-// Reads. Pages follow the indexes that the hot path keeps anyway: by queue, then by state; waiting jobs in the order they
-// will run, running ones in the order they were enqueued, finished ones newest first.
+// Reads. Pages use only indexes that the hot path needs anyway: by queue, then by state. Waiting jobs come in the order in which
+// they will run, running ones in the order in which they were enqueued, finished ones newest first.
 
-import { toError } from '../../errors.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
-import { unknownMark } from '../refusals.ts'
+import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
 import { readOverrides } from './define.ts'
@@ -69,7 +68,7 @@ export function readOutcome(tx: SqliteTransaction, id: string): JobOutcome | 'li
   return { state: found.state as EndState, attempts, result, error: decodeError(error) }
 }
 
-/** Undefined where a list names a job that is not there. */
+/** Undefined if a list names a job that has no row. */
 export function readRecord(tx: SqliteTransaction, seq: number): JobRecord | undefined {
   const row = tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
@@ -133,17 +132,17 @@ const states: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'd
 /** Where a page stopped: the queue, the state, and the last job's place in that list. */
 type Mark = readonly [queue: string, state: number, ...Place]
 
-/** Rising; finished lists are walked backwards, so theirs is negated. */
+/** Rising. Lists of finished jobs are read backwards, so their places are negated. */
 type Place = readonly [x: number | string, y: number, z: number]
 
-/** The first value is a key in the list of held jobs, and a number in all others. */
+/** In the list of held jobs the first value is a limit key, in all others a number. */
 function startOf(state: JobState): Place {
   const least = Number.MIN_SAFE_INTEGER
   return [state === 'held' ? '' : least, least, least]
 }
 
 export function readJobs(tx: SqliteTransaction, { queue, state, limit, after }: JobsQuery): JobsPage {
-  const mark = after === null ? null : decodeMark(after)
+  const mark = after === null ? null : decodeCursor<Mark>(after, isPosition)
   const found: { readonly seq: number; readonly mark: Mark }[] = []
   for (const row of queue === null ? tx.queues() : [tx.findQueue(queue)]) {
     if (!row || (mark && row.name < mark[0])) continue
@@ -160,7 +159,7 @@ export function readJobs(tx: SqliteTransaction, { queue, state, limit, after }: 
   const page = found.slice(0, limit)
   return {
     jobs: page.map(({ seq }) => readRecord(tx, seq)).filter((job) => job !== undefined),
-    next: found.length > limit ? encodeMark(page.at(-1)?.mark as Mark) : null,
+    next: found.length > limit ? encodeCursor(page.at(-1)?.mark as Mark) : null,
   }
 }
 
@@ -201,7 +200,7 @@ const selectEnded = `select seq, finished_at from holdfast_ended
 
 function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, from: EndedPlace, max: number) {
   return tx
-    .shelves(queue, state)
+    .retentionClasses(queue, state)
     .flatMap(({ no }) =>
       tx.db.all<{ seq: number; finished_at: number }>(selectEnded, no, from.finishedAt, from.seq, max),
     )
@@ -210,21 +209,12 @@ function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, from
     .map(({ seq, finished_at }) => ({ seq, x: -finished_at, y: -seq, z: 0 }))
 }
 
-function encodeMark(mark: Mark): string {
-  return Buffer.from(JSON.stringify(mark)).toString('base64url')
-}
-
-function decodeMark(text: string): Mark {
-  try {
-    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    const isMark = Array.isArray(mark) && mark.length === 5 && typeof mark[0] === 'string' && mark[1] in states
-    const isPlace = isMark && (states[mark[1]] !== 'held' || typeof mark[2] === 'string')
-    const numbers = isPlace ? mark.slice(states[mark[1]] === 'held' ? 3 : 2) : [mark]
-    if (Number.isSafeInteger(mark[1]) && numbers.every(Number.isSafeInteger)) return mark as unknown as Mark
-  } catch {
-    // falls through: not one of ours
-  }
-  throw toError(unknownMark())
+function isPosition(value: readonly unknown[]): boolean {
+  const [queue, state, first] = value
+  if (value.length !== 5 || typeof queue !== 'string' || !Number.isSafeInteger(state)) return false
+  const isHeld = states[state as number] === 'held'
+  if (states[state as number] === undefined || (isHeld && typeof first !== 'string')) return false
+  return value.slice(isHeld ? 3 : 2).every(Number.isSafeInteger)
 }
 
 export function readStats(tx: SqliteTransaction): QueueStats[] {
@@ -252,7 +242,9 @@ interface Lane {
 
 const lanesMax = 1_000
 
-/** The head of the front and of the back part of each lane is its oldest: a few seeks, whatever the backlog. */
+/**
+ * A lane has a front part (negative places) and a back part, and the first job of each part is its oldest: a few seeks a lane.
+ */
 function oldestReadyAt(tx: SqliteTransaction, queue: QueueRow): number {
   const select = 'select batch, priority from holdfast_lane where queue = ? order by batch limit +?'
   const lanes = [...plainLanes, ...tx.db.all<Lane>(select, queue.no, lanesMax)]

@@ -1,11 +1,18 @@
-// Settle. Everything a settlement does is one transaction; what cannot be applied is undone to a savepoint and the job
-// fails instead, so that the settlements beside it never notice.
+// Settle. All writes of a settlement are in one transaction. If they cannot be applied, they are rolled back to a savepoint and
+// the job fails instead. The other settlements of the group are not affected.
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
-import type { Annotations, Attempt, Costs, EffectSet, Ending, JobError } from '../../job/record.ts'
-import { decodeCancel } from '../../job/stored.ts'
-import { expired, type Settlement, settled, type Verdict } from '../../job/transition.ts'
+import type { Costs, EffectSet, JobError } from '../../job/record.ts'
+import {
+  attemptRecord,
+  bodyOf,
+  bodyWithoutResult,
+  failedByEffect,
+  isWaiting,
+  type SettlementBody,
+} from '../../job/settlement.ts'
+import { expired, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueAnyway, enqueueJob } from './enqueue.ts'
@@ -17,151 +24,109 @@ import { runSql } from './sql-effect.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAnswer {
-  const held = findLeased(tx, request)
-  if (!held) return 'lost'
+  const leased = findLeased(tx, request)
+  if (!leased) return 'lost'
   const { settlement, retryDelayMs } = request
-  const verdict = settled(core(tx, held), settlement, tx.now)
-  const effects = [...stagedEffects(settlement, verdict), ...requestedEffects(held, verdict)]
-  const matter = {
-    result: settlement.as === 'done' ? settlement.result : null,
-    annotations: annotationsOf(settlement),
-    effects,
-  }
+  const verdict = settled(core(tx, leased), settlement, tx.now)
+  const body = bodyOf(settlement, leased.cancel, verdict)
   const answer =
-    effects.length === 0
-      ? applyVerdict(tx, held, verdict, matter)
-      : tx.attempt(() => applyVerdict(tx, held, verdict, matter))
+    body.effects.length === 0
+      ? applyVerdict(tx, leased, verdict, body)
+      : tx.attempt(() => applyVerdict(tx, leased, verdict, body))
   if (!isRefused(answer)) return answer
-  const failure = { as: 'retry', error: effectError(answer), delayMs: retryDelayMs, ending: 'failed' } as const
-  const costs = matter.annotations?.costs ?? null
-  return { failed: answer, state: landAnyway(tx, held, settled(core(tx, held), failure, tx.now), costs).state }
+  const failure = failedByEffect(answer, retryDelayMs)
+  const costs = body.annotations?.costs ?? null
+  return { failed: answer, state: applyAnyway(tx, leased, settled(core(tx, leased), failure, tx.now), costs).state }
 }
 
-/** A lease ran out: the sweep settles in the place of a worker that is gone. */
-export function rescue(tx: SqliteTransaction, held: LeasedRow): ExpiredLease {
-  const { state, failed } = landAnyway(tx, held, expired(core(tx, held), held.worker), null)
-  const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = held
-  const queue = tx.queueByNo(held.queue).name
+/** The lease has expired: the sweep settles the job in place of the worker that is gone. */
+export function rescue(tx: SqliteTransaction, leased: LeasedRow): ExpiredLease {
+  const { state, failed } = applyAnyway(tx, leased, expired(core(tx, leased), leased.worker), null)
+  const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = leased
+  const queue = tx.queueByNo(leased.queue).name
   return { id, queue, attempt, maxAttempts, worker, startedAt, state, ...(failed && { failed }) }
 }
 
-/** For a verdict that must land: where the effects of a cancel request fail, it lands without them and says why. */
-function landAnyway(
+/**
+ * For a verdict that must be applied. If the effects of a cancel request fail, it is applied without them, and its error says
+ * why.
+ */
+function applyAnyway(
   tx: SqliteTransaction,
-  held: LeasedRow,
+  leased: LeasedRow,
   verdict: Verdict,
   costs: Costs | null,
-): Landed & { readonly failed?: Refused } {
-  const effects = requestedEffects(held, verdict)
-  const matter = { result: null, annotations: costs && onlyCosts(costs), effects }
-  if (effects.length > 0) {
-    const answer = tx.attempt(() => applyVerdict(tx, held, verdict, matter))
+): Applied & { readonly failed?: Refused } {
+  const body = bodyWithoutResult(leased.cancel, verdict, costs)
+  if (body.effects.length > 0) {
+    const answer = tx.attempt(() => applyVerdict(tx, leased, verdict, body))
     if (!isRefused(answer)) return answer
     const without = { ...verdict, error: effectError(answer) }
-    return { ...applyVerdict(tx, held, without, { ...matter, effects: [] }), failed: answer }
+    return { ...applyVerdict(tx, leased, without, { ...body, effects: [] }), failed: answer }
   }
-  return applyVerdict(tx, held, verdict, matter)
+  return applyVerdict(tx, leased, verdict, body)
 }
 
-/** Those of a snooze belong to the wait: where the job ends instead, there is none. */
-function stagedEffects(settlement: Settlement, { to }: Verdict): EffectSet[] {
-  if (!('effects' in settlement) || !settlement.effects) return []
-  const isPutOff = to === 'scheduled' || to === 'ready'
-  return settlement.as === 'snooze' && !isPutOff ? [] : [settlement.effects]
-}
-
-/** What was annotationed of a job that is done; of any other, what it has cost. */
-function annotationsOf(settlement: Settlement): Annotations | null {
-  if (settlement.as === 'done') return settlement.annotations ?? null
-  const costs = 'costs' in settlement ? (settlement.costs ?? null) : null
-  return costs && onlyCosts(costs)
-}
-
-function onlyCosts(costs: Costs): Annotations {
-  return { outcome: null, warning: null, costs }
-}
-
-/** What was handed over with a cancel request lands when the job becomes cancelled. */
-function requestedEffects(held: LeasedRow, verdict: Verdict): EffectSet[] {
-  return verdict.to === 'cancelled' ? decodeCancel(held.cancel) : []
-}
-
-type Landed = Extract<SettleAnswer, { enqueued: unknown }>
-
-interface SettlementBody {
-  readonly result: string | null
-  readonly annotations: Annotations | null
-  readonly effects: readonly EffectSet[]
-}
+type Applied = Extract<SettleAnswer, { enqueued: unknown }>
 
 function applyVerdict(
   tx: SqliteTransaction,
-  held: LeasedRow,
+  leased: LeasedRow,
   verdict: Verdict,
   { result, annotations, effects }: SettlementBody,
-): Landed {
-  const queue = tx.queueByNo(held.queue)
-  if (held.batch > 0) tx.batches.spend(held.batch, annotations?.costs)
-  if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, held) && queue.retain_done_ms !== 0) {
-    tx.endPlainly(queue, held, result, annotations)
-    tx.tell(queue, 'done', held.id)
+): Applied {
+  const queue = tx.queueByNo(leased.queue)
+  if (leased.batch > 0) tx.batches.spend(leased.batch, annotations?.costs)
+  if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, leased) && queue.retain_done_ms !== 0) {
+    tx.endPlainly(queue, leased, result, annotations)
+    tx.recordChange(queue, 'done', leased.id)
     return plainlyDone
   }
-  if (verdict.to === 'ready' || verdict.to === 'scheduled') {
+  if (isWaiting(verdict)) {
     const runAt = verdict.to === 'scheduled' ? verdict.runAt : null
     const { attempts, freeReleases } = verdict
-    const state = waitAgain(tx, queue, held, {
+    const state = waitAgain(tx, queue, leased, {
       runAt,
       front: verdict.to === 'ready' && verdict.front,
       attempts,
       freeReleases,
-      ended: attemptOf(tx, held, verdict, annotations?.costs ?? null),
+      ended: attemptRecord({ ...leased, startedAt: leased.started_at }, verdict, tx.now, annotations?.costs),
     })
     return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
   }
-  dropLease(tx, queue, held)
+  dropLease(tx, queue, leased)
   const { to: state, attempts, ending } = verdict
-  const error = state === 'dead' ? tellOfDeath(tx, queue, held, attempts, verdict.error) : verdict.error
-  end(tx, queue, held, {
+  const error = state === 'dead' ? enqueueDeathNotice(tx, queue, leased, attempts, verdict.error) : verdict.error
+  end(tx, queue, leased, {
     state,
     attempts,
     result,
     error,
-    run: { attempt: held.attempt, worker: held.worker, startedAt: held.started_at, ending },
+    run: { attempt: leased.attempt, worker: leased.worker, startedAt: leased.started_at, ending },
     annotations,
   })
   return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
 }
 
-const plainlyDone: Landed = { state: 'done', runAt: null, enqueued: [] }
+const plainlyDone: Applied = { state: 'done', runAt: null, enqueued: [] }
 
 /**
- * No dedup slot to free: that of a waiting scope went at the first claim, that of a window goes by itself. And no batch
- * that it is to go with.
+ * Whether a done job needs no cleanup beside its lease. There is no dedup key to free: one of scope `waiting` was freed by the
+ * first claim, and one of a window expires. And its batch is not deleted, so the job is kept.
  */
 function leavesNothing(tx: SqliteTransaction, { dedup_scope, batch }: LeasedRow): boolean {
   return (dedup_scope === null || dedup_scope === 'window') && !tx.batches.get(batch)?.is_deleted
 }
 
-/** Once its batch is cancelled an item is asked to end, whether or not the chore has come to it yet. */
-function core(tx: SqliteTransaction, held: LeasedRow) {
+/** An item of a cancelled batch counts as asked to cancel, even if the chore has not reached it yet. */
+function core(tx: SqliteTransaction, leased: LeasedRow) {
   return {
-    attempts: held.attempt,
-    maxAttempts: held.max_attempts,
-    freeReleases: held.free_releases,
-    cancelRequested: held.cancel !== null || (tx.batches.get(held.batch)?.is_cancelled ?? 0) !== 0,
-    woken: held.woken === 1,
+    attempts: leased.attempt,
+    maxAttempts: leased.max_attempts,
+    freeReleases: leased.free_releases,
+    cancelRequested: leased.cancel !== null || (tx.batches.get(leased.batch)?.is_cancelled ?? 0) !== 0,
+    woken: leased.woken === 1,
   }
-}
-
-function attemptOf(tx: SqliteTransaction, held: LeasedRow, { ending, error }: Ended, costs: Costs | null): Attempt {
-  const { attempt, worker, started_at: startedAt } = held
-  return { attempt, worker, startedAt, endedAt: tx.now, ending, ...(error && { error }), ...(costs && { costs }) }
-}
-
-interface Ended {
-  readonly ending: Ending
-  readonly error: JobError | null
 }
 
 /** Throws a Refusal when one cannot be applied. */
@@ -172,8 +137,8 @@ export function applyEffects(tx: SqliteTransaction, effects: EffectSet): Enqueue
   return effects.enqueue.map((job) => enqueueJob(tx, job))
 }
 
-/** Answers the error to record. Where there is no notice, it says why. */
-function tellOfDeath(
+/** Returns the error to record. If the death notice was dropped, the error says why. */
+function enqueueDeathNotice(
   tx: SqliteTransaction,
   queue: QueueRow,
   job: JobRow,

@@ -1,32 +1,32 @@
-// Statements of the application's own, in the transaction that settles a job. One that fails is the job's failure and is
-// undone to the savepoint of its settlement. Two kinds of failure undo more than that, and the engine makes the request
-// again without them: a statement that rolls everything back (`insert or rollback`, `raise(rollback)`), and one that
-// SQLite minds only at the commit (a deferred foreign key).
+// Statements of the application, in the transaction that settles a job. If a statement fails, the settlement is rolled back to
+// its savepoint and the job fails. Three kinds of failure need more: the engine repeats the request without its statements.
 //
-// A third kind may be the store's: a full disk, a damaged page, no memory. It may also be the statement's own: a full-text index
-// that disagrees with its table has the result code of a damaged file. So the engine makes the request again without its
-// statements. If that lands, they were to blame; if not, the store is in trouble, and nothing is blamed on the job.
+// - A statement that rolls back the whole transaction (`insert or rollback`, `raise(rollback)`).
+// - A statement whose error SQLite reports only at the commit (a deferred foreign key).
+// - An error that may be the store's: a full disk, a damaged page, no memory. It may also be the statement's own: a full-text
+//   index that disagrees with its table has the result code of a damaged file. If the repeated request commits, the statements
+//   were the cause. If not, the store has failed, and the job does not.
 //
-// Values are made fit to be bound before they cross to the store's thread, where what cannot be cloned would fail the
-// whole group. One that does not fit crosses as the reason why, and fails its own job there.
+// Values are converted to types that can be bound before they cross to the store's thread, because a value that cannot be cloned
+// would fail the whole group. For a value that cannot be converted the reason crosses instead, and fails only its own job.
 
 import type { SQLInputValue } from 'node:sqlite'
 import { encodeJson } from '../../job/codec.ts'
 import type { EffectSet, SqlEffect } from '../../job/record.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
-import type { Connection } from './connection/connection.ts'
 import { primaryCode } from './connection/database.ts'
+import type { Connection } from './connection/statements.ts'
 import { firstWord, isBlank, parametersOf } from './statement.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
-/** Why the statements of a request cannot land; `text` is the one to blame, where that is known. */
+/** Why the statements of a request cannot be committed; `text` is the statement that caused it, if known. */
 export interface SqlFault {
   readonly text: string | null
   readonly why: string
 }
 
-/** A statement of the application's rolled back the transaction that it was part of. */
-export class EverythingUndone extends Error {
+/** A statement of the application has rolled back the whole transaction. */
+export class TransactionRolledBack extends Error {
   readonly fault: SqlFault
 
   constructor(fault: SqlFault) {
@@ -35,7 +35,7 @@ export class EverythingUndone extends Error {
   }
 }
 
-/** They would end the transaction that they are part of, or leave the connection different for who comes next. */
+/** These statements would end the transaction, or change the connection for later statements. */
 const changing = /^(attach|begin|commit|detach|end|pragma|release|rollback|savepoint|vacuum)$/
 
 /** Throws a Refusal when it cannot be run. */
@@ -48,7 +48,7 @@ export function runSql(tx: SqliteTransaction, { text, values }: SqlEffect): void
   } catch (error) {
     if (error instanceof Refusal || isTheStores(error)) throw error
     const why = sentenceOf(error)
-    if (!tx.bare.isInTransaction) throw new EverythingUndone({ text, why })
+    if (!tx.bare.isInTransaction) throw new TransactionRolledBack({ text, why })
     throw new Refusal(sqlRefused(text, why))
   }
 }
@@ -81,12 +81,12 @@ function numberedParameters(text: string, values: number): ReadonlyMap<string, n
   throw new Refusal(sqlRefused(text, `its parameters ask for ${count} values, and it came with ${values}`))
 }
 
-/** The disk or the file may be in trouble, whichever statement met it: BUSY, NOMEM, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB. */
+/** The error may be one of the disk or the file: BUSY, NOMEM, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB. */
 function isTheStores(error: unknown): boolean {
   return [5, 7, 8, 10, 11, 13, 14, 26].includes(primaryCode(error) ?? 0)
 }
 
-/** Without its full stop: it becomes part of another sentence. */
+/** The message without its full stop, for use inside another sentence. */
 export function sentenceOf(error: unknown): string {
   return (error instanceof Error ? error.message : String(error)).replace(/\.$/, '')
 }
@@ -101,7 +101,7 @@ function isUnfit(value: Bindable): value is Unfit {
   return typeof value === 'object' && value !== null && 'unfit' in value
 }
 
-/** The same effects, whose values may cross to another thread, be kept as JSON where they were JSON, and be bound. */
+/** The same effects, with values that can cross to another thread and be bound. Objects become JSON. */
 export function withBindables(effects: EffectSet): EffectSet {
   if (effects.sql.length === 0) return effects
   return { ...effects, sql: effects.sql.map(({ text, values }) => ({ text, values: values.map(toBindable) })) }
@@ -114,7 +114,7 @@ function toBindable(value: unknown): Bindable {
   if (value === null || value === undefined) return null
   if (typeof value === 'boolean') return value ? 1 : 0
   if (typeof value === 'number') return Number.isNaN(value) ? { unfit: 'a value is NaN' } : value
-  // Alone, without the pool that a Buffer is mostly a part of.
+  // A copy of its own bytes: most Buffers are views of a shared pool.
   if (ArrayBuffer.isView(value)) return new Uint8Array(value.buffer, value.byteOffset, value.byteLength).slice()
   try {
     return value instanceof Date ? value.toISOString() : encodeJson(value, valueRule)

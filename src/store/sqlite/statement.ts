@@ -1,9 +1,9 @@
-// Reads as much of a statement as must be known before SQLite is asked: its first word, and its parameters. Comments and
-// quotes are those of SQLite: comments do not nest, a line ends with a line feed, and what is left open goes to the end.
+// Reads the parts of a statement that the store needs before SQLite runs it: its first word, and its parameters. Comments and
+// quotes follow the rules of SQLite: comments do not nest, a line ends with a line feed, and an open one extends to the end.
 
 const blank = /(?:[\s;]+|--[^\n]*|\/\*[\s\S]*?(?:\*\/|$))*/y
 
-/** In lower case; behind white space, semicolons and comments. */
+/** In lower case; white space, semicolons and comments before it are skipped. */
 export function firstWord(text: string): string {
   return /^[a-z]*/i.exec(text.slice(afterBlank(text)))?.[0].toLowerCase() ?? ''
 }
@@ -19,7 +19,7 @@ function afterBlank(text: string): number {
 }
 
 export interface Parameters {
-  /** How often `?` stands there alone. */
+  /** The number of parameters that are a bare `?`. */
   readonly bare: number
   /** `$1` and `?1`, each with its number. */
   readonly numbered: ReadonlyMap<string, number>

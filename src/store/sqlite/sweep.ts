@@ -1,12 +1,12 @@
-// Sweep: what nobody holds. Each part is bounded by `max`, none waits for the disk, and a sweep lost in a crash is simply
-// done again by the next one: it changes nothing that a second sweep would not change in the same way.
+// Sweep: upkeep of jobs without a live lease. Each part is bounded by `max`, and none waits for the disk. A sweep that is lost in
+// a crash is repeated by the next one, which makes the same changes.
 
 import { overdueError } from '../../job/error.ts'
 import type { EndState } from '../../job/record.ts'
 import type { ExpiredLease, SweepReport, SweepRequest } from '../store.ts'
 import { stepChore } from './batch/chores.ts'
 import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJob, unlist } from './job.ts'
-import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/admit.ts'
+import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/sweep-limits.ts'
 import type { QueueRow } from './queue.ts'
 import { allLeased, selectLeased } from './renew.ts'
 import { rescue } from './settle.ts'
@@ -14,23 +14,23 @@ import type { SqliteTransaction } from './transaction.ts'
 import { pruneChanges } from './watch.ts'
 
 export function sweep(tx: SqliteTransaction, { max }: SweepRequest): SweepReport {
-  mendCounts(tx)
+  repairCounts(tx)
   shortenLeases(tx)
   clampStarts(tx)
   const { admitted: before } = tx.keys
-  const lapsed = rescueExpired(tx, max)
-  const rescued = lapsed.length
+  const expired = rescueExpired(tx, max)
+  const rescued = expired.length
   const overdue = cancelOverdue(tx, max)
   const promoted = promoteDue(tx, max)
   const hasMoreHeld = admitDue(tx, max)
   const hasWaiting = tx.batches.resumeWaiting()
-  const hasChores = goOnWithChores(tx, max)
+  const hasChores = continueChores(tx, max)
   const pruned = prune(tx, max)
   pruneChanges(tx)
   wakeRated(tx)
   const more =
     hasMoreHeld || hasWaiting || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
-  tx.settleUp()
+  tx.applyConsequences()
   const admitted = tx.keys.admitted - before
   tx.keys.flush()
   let next = nextDueAt(tx)
@@ -38,11 +38,11 @@ export function sweep(tx: SqliteTransaction, { max }: SweepRequest): SweepReport
     dropOrphans(tx)
     next = nextDueAt(tx)
   }
-  return { rescued, lapsed, promoted, overdue, admitted, pruned, more, nextDueAt: next, now: tx.now }
+  return { rescued, expired, promoted, overdue, admitted, pruned, more, nextDueAt: next, now: tx.now }
 }
 
-/** Counts tell where to look. One that was damaged and tells of nothing where jobs wait would hide them for ever. */
-function mendCounts(tx: SqliteTransaction): void {
+/** Claims and sweeps skip a queue whose count is 0. So a damaged count of 0 would hide its jobs permanently. */
+function repairCounts(tx: SqliteTransaction): void {
   for (const state of ['held', 'ready', 'scheduled'] as const) {
     const wrong = tx.db.all<{ no: number; jobs: number }>(
       `select q.no, (select count(*) from holdfast_${state} l where l.queue = q.no) as jobs
@@ -56,7 +56,7 @@ function mendCounts(tx: SqliteTransaction): void {
   }
 }
 
-/** Something is due and nothing could be done about it: what is listed is not there, or is elsewhere. */
+/** Something was due and could not be processed: a listed job has no row, or is in another list. Deletes such entries. */
 function dropOrphans(tx: SqliteTransaction): void {
   const isGone = 'not exists (select 1 from holdfast_job j where j.seq = o.seq)'
   tx.db.run(
@@ -69,7 +69,7 @@ function dropOrphans(tx: SqliteTransaction): void {
     const scheduled = `delete from holdfast_scheduled as o where queue = ? and run_at <= ? and ${isGone}`
     tx.count(queue, 'scheduled', -tx.db.run(scheduled, queue.no, tx.now))
   }
-  // Without its claim a lease says nothing of who had it, but it still runs out.
+  // A lease without its claim has no worker, but it still expires: it gets a claim of the worker 'unknown'.
   tx.db.run(
     `insert into holdfast_claim (no, token, worker, started_at)
      select claim, lower(hex(randomblob(16))), 'unknown', min(expires_at - lease_ms) from holdfast_lease
@@ -87,7 +87,7 @@ function recountRunning(tx: SqliteTransaction): void {
   for (const queue of tx.queues()) tx.count(queue, 'running', (jobs.get(queue.no) ?? 0) - queue.running)
 }
 
-/** A lease that ends later than its full length from now was given before the clock was set back. */
+/** A lease that ends later than its full length from now was written before the clock was set back. It is shortened. */
 function shortenLeases(tx: SqliteTransaction): void {
   tx.db.run('update holdfast_lease set expires_at = ?1 + lease_ms where expires_at > ?1 + lease_ms', tx.now)
 }
@@ -95,14 +95,14 @@ function shortenLeases(tx: SqliteTransaction): void {
 const selectExpired = `${selectLeased} where l.expires_at <= ? order by l.expires_at, l.seq limit +?`
 
 function rescueExpired(tx: SqliteTransaction, max: number): readonly ExpiredLease[] {
-  const lapsed = new Map<string, ExpiredLease>()
-  tx.each(allLeased(tx, selectExpired, tx.now, max), (held) => lapsed.set(held.id, rescue(tx, held)))
+  const rescued = new Map<string, ExpiredLease>()
+  tx.each(allLeased(tx, selectExpired, tx.now, max), (leased) => rescued.set(leased.id, rescue(tx, leased)))
   tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
-  return [...lapsed.values()]
+  return [...rescued.values()]
 }
 
 function cancelOverdue(tx: SqliteTransaction, max: number): number {
-  tx.settleUp() // or some would be let in, or end, behind the back of what is read here
+  tx.applyConsequences() // before the read: a job that is admitted or ends later would not match the row that was read
   const overdue = tx.db.all<IdleRow>(
     `select ${idleColumns}
        from holdfast_overdue o join holdfast_job j on j.seq = o.seq
@@ -121,9 +121,9 @@ function cancelOverdue(tx: SqliteTransaction, max: number): number {
   })
 }
 
-/** The longest due first, whatever their queues. */
+/** Those that have been due longest first, across queues. */
 function promoteDue(tx: SqliteTransaction, max: number): number {
-  tx.settleUp()
+  tx.applyConsequences()
   return tx.each(firstDue(tx, max), ({ queue, job }) => promote(tx, queue, job))
 }
 
@@ -132,7 +132,7 @@ interface Due {
   readonly job: IdleRow
 }
 
-/** Once there are enough, a queue is asked only for what is due before the last of them. */
+/** Once `max` jobs are found, further queues are read only for jobs that are due before the last of these. */
 function firstDue(tx: SqliteTransaction, max: number): Due[] {
   let due: Due[] = []
   let until = tx.now
@@ -158,7 +158,7 @@ function byTime({ job: a }: Due, { job: b }: Due): number {
 }
 
 function promote(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
-  if (job.limit_key !== null) tx.keys.admitEarlier(queue, job.limit_key)
+  if (job.limit_key !== null) tx.keys.admitIfFreed(queue, job.limit_key)
   unlist(tx, queue, job)
   const ord = place(tx, false)
   tx.db.run(
@@ -170,8 +170,8 @@ function promote(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   listOrHold(tx, queue, job, ord)
 }
 
-/** One step of what somebody asked for and left undone. Answers whether there is more to do. */
-function goOnWithChores(tx: SqliteTransaction, max: number): boolean {
+/** One step of a chore whose call has not finished it. Returns whether there is more to do. */
+function continueChores(tx: SqliteTransaction, max: number): boolean {
   const next = nextChore(tx)
   return next !== undefined && (stepChore(tx, next, max) || nextChore(tx) !== undefined)
 }
@@ -210,8 +210,8 @@ function prune(tx: SqliteTransaction, max: number): number {
 }
 
 /**
- * There is one writer, so what is picked here stays as it is. But this transaction may have changed a batch and not written it
- * yet: it is written first. One whose items have yet to be retried or deleted stays until that is done.
+ * There is one writer, so no other transaction changes the batches found here. This transaction may have changes of batches that
+ * are not written yet, so they are written first. A batch whose items have yet to be retried or deleted stays until that is done.
  */
 function pruneBatches(tx: SqliteTransaction, max: number): number {
   tx.batches.flush()
@@ -229,7 +229,7 @@ function pruneBatches(tx: SqliteTransaction, max: number): number {
 
 function pruneEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, max: number): number {
   let pruned = 0
-  for (const { no, retain_ms } of tx.shelves(queue, state)) {
+  for (const { no, retain_ms } of tx.retentionClasses(queue, state)) {
     if (retain_ms === null || pruned >= max) continue
     const over = tx.db.all<Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>>(
       `select j.seq, j.queue, j.idempotency_key

@@ -1,14 +1,15 @@
-// What one transaction knows and owes: the time (one for all its work), the queues it touched with the counts they will
-// have, the numbers it gave out, and whom to wake once it has committed. Counts and numbers are written once, at the end.
+// The state of one transaction: the time (one value for all its work), the queues it touched with their new counts, the numbers
+// it has used, and the queues whose workers are woken after the commit. Counts and numbers are written once, at the end.
 //
-// The two writes that come by the thousand, listing a new job as ready and ending a job that is plainly done, are gathered
-// and written as one set each (0.5 against 1.2 µs, 2.0 against 2.5 µs a job, and none of the calls). Nobody can tell: whoever asks for `db` to
-// read or write anything else gets it with all that was gathered already in place.
+// COLLECTED WRITES. Two writes come by the thousand: a new job is listed as ready, and a job ends as done without other work.
+// They are collected and written as one set each: 0.5 against 1.2 µs and 2.0 against 2.5 µs a job, without a call for each. Other
+// code cannot see the difference: reading `db` first writes everything that was collected.
 //
-// What keys and batches count is gathered in the same way (`keys.ts`, `batches.ts`). What follows from it, that the next of
-// a line is let in or a batch is finished, is done after each request, or after all settlements of a call: `settleUp`.
+// COUNTS of keys and batches are collected in the same way (`limits/admit.ts`, `batch/batches.ts`). Their consequences (the
+// next held job is admitted, a batch is finished) are applied after each request, or after all settlements of a call, by
+// `applyConsequences`.
 //
-// While somebody watches, changes are gathered too, and written at the end in their order (`watch.ts`).
+// CHANGES are collected while the store is watched, and written at the end in their order (`watch.ts`).
 
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
@@ -17,14 +18,14 @@ import type { Annotations, EndState, JobState } from '../../job/record.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
 import type { ChangedState, FinishedBatch, UndeliverableJob } from '../store.ts'
-import { conclude } from './batch/batch-end.ts'
+import { checkBatches } from './batch/batch-end.ts'
 import { BatchLedger } from './batch/batches.ts'
-import type { Connection } from './connection/connection.ts'
 import { isDamage } from './connection/database.ts'
-import { Keys } from './limits/limit-keys.ts'
+import type { Connection } from './connection/statements.ts'
+import { LimitKeys } from './limits/admit.ts'
 import { type QueueRow, type QueueTuple, selectQueue, toQueueRow } from './queue.ts'
 import type { LeasedRow, LeasedTuple } from './renew.ts'
-import { EverythingUndone, type SqlFault } from './sql-effect.ts'
+import { type SqlFault, TransactionRolledBack } from './sql-effect.ts'
 import { type ChangedJob, isWatched, writeChanges } from './watch.ts'
 
 const selectQueueByName = `${selectQueue} where name = ?`
@@ -48,95 +49,96 @@ interface PlainlyDone {
 }
 
 export class SqliteTransaction {
-  /** The connection itself, for writes that have nothing to do with what is gathered. */
+  /** The connection itself, for statements that do not depend on collected writes. */
   readonly bare: Connection
   readonly now: number
-  /** Set where the request failed before because of its SQL: this time it is refused. */
+  /** Set if the request failed before because of its SQL. In this transaction its SQL is refused. */
   readonly sqlFault: SqlFault | null
-  /** The statement of the application that ran last. */
+  /** The last statement of the application that has run. */
   lastSql: string | null = null
   readonly becameReady = new Map<string, number>()
-  /** Jobs that run and are asked, by this transaction, to be cancelled. */
+  /** Running jobs that this transaction asks to cancel. */
   readonly cancelsRequested: string[] = []
-  /** Held jobs that were read together, by row; see `readAhead`. */
+  /** Leased jobs that were read together, by `seq`; see `readAhead`. */
   readonly ahead = new Map<number, LeasedTuple>()
-  readonly keys: Keys
+  readonly keys: LimitKeys
   readonly batches: BatchLedger
   /** Batches that this transaction has found to be finished. */
   readonly finished: FinishedBatch[] = []
-  /** Deaths that this transaction tells no `onDead` queue of. */
+  /** Deaths for which this transaction has enqueued no death notice. */
   readonly droppedNotices: DroppedNotice[] = []
-  /** Jobs that this transaction had to enqueue and that cannot run. */
+  /** Jobs that this transaction had to store but that cannot run. */
   readonly undeliverable: UndeliverableJob[] = []
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()
-  readonly #shelves = new Map<string, readonly RetentionClassRow[]>()
+  readonly #retentionClasses = new Map<string, readonly RetentionClassRow[]>()
   #next: number | null = null
   #newReady: Range | null = null
   #newHeld: Range | null = null
-  readonly #letIn: number[] = []
+  readonly #admitted: number[] = []
   readonly #plainDone = new Map<number, PlainlyDone[]>()
   #isWatched: boolean | null = null
-  readonly #told: ChangedJob[] = []
+  readonly #changes: ChangedJob[] = []
 
   constructor(db: Connection, now: number, sqlFault: SqlFault | null = null) {
     this.bare = db
     this.now = now
     this.sqlFault = sqlFault
-    this.keys = new Keys(this)
+    this.keys = new LimitKeys(this)
     this.batches = new BatchLedger(this)
   }
 
+  /** The connection, after all collected writes were made. */
   get db(): Connection {
     if (this.#newReady !== null) this.#writeNewReady(this.#newReady)
-    if (this.#letIn.length > 0) this.#writeLetIn()
+    if (this.#admitted.length > 0) this.#writeAdmitted()
     if (this.#plainDone.size > 0) this.#writePlainDone()
-    return this.lines
+    return this.heldDb
   }
 
-  /** For who reads and writes the lines of keys, and no other list. */
-  get lines(): Connection {
+  /** The connection, after collected writes to `holdfast_held` were made: for statements on that list only. */
+  get heldDb(): Connection {
     if (this.#newHeld !== null) this.#writeNewHeld(this.#newHeld)
     return this.bare
   }
 
-  /** Lists a job that was inserted as ready just now, in the place of its own number. */
+  /** Lists a job that this transaction has inserted as ready. Its place is its own number. */
   listNewReady(queue: QueueRow, seq: number, batch: number): void {
     this.#newReady = { from: this.#newReady?.from ?? seq, to: seq }
     this.count(queue, 'ready', 1, batch)
   }
 
-  /** Puts a job that was inserted as held just now into its line, in the place of its own number. */
+  /** Lists a job that this transaction has inserted as held. Its place is its own number. */
   listNewHeld(seq: number): void {
     this.#newHeld = { from: this.#newHeld?.from ?? seq, to: seq }
   }
 
-  /** Lists a job that its row says is ready in some place. */
-  listLetIn(queue: QueueRow, seq: number, batch: number): void {
-    this.#letIn.push(seq)
+  /** Lists an admitted job as ready, at the place in its row. */
+  listAdmitted(queue: QueueRow, seq: number, batch: number): void {
+    this.#admitted.push(seq)
     this.count(queue, 'ready', 1, batch)
   }
 
-  /** Ends a held job that is done and leaves nothing to tidy up. */
+  /** Ends a leased job that is done and needs no other cleanup. */
   endPlainly(
     queue: QueueRow,
     { seq, batch, limit_key }: LeasedRow,
     result: string | null,
     annotations: Annotations | null,
   ): void {
-    const retention_class = this.retention_class(queue, 'done', queue.retain_done_ms)
+    const retention_class = this.retentionClass(queue, 'done', queue.retain_done_ms)
     const ended = this.#plainDone.get(retention_class)
     const done = { seq, result, annotations: encodeAnnotations(annotations) }
     if (ended) ended.push(done)
     else this.#plainDone.set(retention_class, [done])
-    if (limit_key !== null) this.keys.leave(queue, limit_key, 'running')
+    if (limit_key !== null) this.keys.returnSlot(queue, limit_key, 'running')
     this.count(queue, 'running', -1, batch)
     this.count(queue, 'done', 1, batch)
     if (batch > 0 && annotations) this.batches.annotation(batch, annotations, 1)
   }
 
-  /** The queue's row, made where there is none. */
+  /** The queue's row; it is created if there is none. */
   queue(name: string): QueueRow {
     return this.findQueue(name) ?? this.#createQueue(name)
   }
@@ -160,69 +162,72 @@ export class SqliteTransaction {
     return [...this.#byNo.values()].sort((a, b) => (a.name < b.name ? -1 : 1))
   }
 
-  /** Of jobs that are all items of the same batch, or of none. */
+  /** Counts jobs that are all items of the same batch, or of none. */
   count(queue: QueueRow, state: JobState, change: number, batch = 0): void {
     queue[state] += change
     this.#touched.add(queue)
     if (batch > 0) this.batches.count(batch, state, change)
     if (state === 'ready' && change > 0) this.wake(queue.name, change)
-    const makesRoom = state === 'running' && change < 0 && queue.max_running !== null && queue.ready > 0
-    if (makesRoom) this.wake(queue.name, -change)
+    const freesSlot = state === 'running' && change < 0 && queue.max_running !== null && queue.ready > 0
+    if (freesSlot) this.wake(queue.name, -change)
   }
 
   wake(queue: string, count: number): void {
     this.becameReady.set(queue, (this.becameReady.get(queue) ?? 0) + count)
   }
 
-  /** The job is in this state now. Written only while somebody watches. */
-  tell(queue: QueueRow, state: ChangedState, id: string): void {
+  /** The job is in this state now. Written only while the store is watched. */
+  recordChange(queue: QueueRow, state: ChangedState, id: string): void {
     this.#isWatched ??= isWatched(this)
-    if (this.#isWatched) this.#told.push({ queue: queue.name, state, id })
+    if (this.#isWatched) this.#changes.push({ queue: queue.name, state, id })
   }
 
-  /** Tells whoever holds this job: here by its id, in other processes by the count that they compare. */
+  /** Notifies the worker that runs this job: in this process by its id, in others by the count that they compare. */
   requestCancel(id: string): void {
     if (this.cancelsRequested.length === 0) this.db.run('update holdfast_meta set cancels = cancels + 1')
     this.cancelsRequested.push(id)
   }
 
-  /** A number never given out before in this database. */
+  /** A number that was never used before in this database. */
   nextNumber(): number {
     this.#next ??= Number(this.db.get<{ next: number }>('select next from holdfast_meta')?.next)
     return this.#next++
   }
 
-  /** The retention_class for jobs of this queue that ended so and are kept so long (null: for ever). */
-  retention_class(queue: QueueRow, state: EndState, retainMs: number | null): number {
-    const known = this.shelves(queue, state).find((retention_class) => retention_class.retain_ms === retainMs)
+  /** The retention class of jobs of this queue that ended in this state and are kept for this time (null: forever). */
+  retentionClass(queue: QueueRow, state: EndState, retainMs: number | null): number {
+    const known = this.retentionClasses(queue, state).find(({ retain_ms }) => retain_ms === retainMs)
     if (known) return known.no
     const no = this.nextNumber()
     const insert = 'insert into holdfast_retention_class (no, queue, state, retain_ms) values (?, ?, ?, ?)'
     this.db.run(insert, no, queue.no, state, retainMs)
-    this.#shelves.delete(`${queue.no} ${state}`)
+    this.#retentionClasses.delete(`${queue.no} ${state}`)
     return no
   }
 
-  shelves(queue: QueueRow, state: EndState): readonly RetentionClassRow[] {
+  retentionClasses(queue: QueueRow, state: EndState): readonly RetentionClassRow[] {
     const key = `${queue.no} ${state}`
-    let shelves = this.#shelves.get(key)
-    if (!shelves) {
-      shelves = this.db.all(
+    let classes = this.#retentionClasses.get(key)
+    if (!classes) {
+      classes = this.db.all(
         'select no, retain_ms from holdfast_retention_class where queue = ? and state = ?',
         queue.no,
         state,
       )
-      this.#shelves.set(key, shelves)
+      this.#retentionClasses.set(key, classes)
     }
-    return shelves
+    return classes
   }
 
-  /** Runs `work`; a Refusal undoes all of it, counts included, and becomes the answer. */
+  /** Runs `work`. If it throws a Refusal, all of it is rolled back, counts included, and the Refusal is the answer. */
   attempt<T>(work: () => T): T | Refused {
     return this.#orElse<T | Refused>(work, (error) => (error instanceof Refusal ? error.refused : undefined))
   }
 
-  /** Does it for each of them; for one that was damaged so that it cannot be done nothing is. Answers for how many it was. */
+  /**
+   * Runs `work` for each item. If rows of an item are damaged so that it fails, that item is rolled back and skipped. Returns how
+   * many succeeded.
+   */
   each<T>(items: readonly T[], work: (item: T) => void): number {
     if (items.length === 0 || this.#isDone(() => items.forEach(work))) return items.length
     return items.filter((item) => this.#isDone(() => work(item))).length
@@ -233,17 +238,19 @@ export class SqliteTransaction {
       work()
       return true
     }
-    return this.#orElse(done, (error) => (isDamage(error) && !(error instanceof EverythingUndone) ? false : undefined))
+    return this.#orElse(done, (error) =>
+      isDamage(error) && !(error instanceof TransactionRolledBack) ? false : undefined,
+    )
   }
 
-  /** Runs `work`. Where it throws something that there is another answer to, all of it is undone, counts included. */
+  /** Runs `work`. If `answerTo` has an answer to the error it throws, all of it is rolled back, counts included. */
   #orElse<T>(work: () => T, answerTo: (error: unknown) => T | undefined): T {
-    this.settleUp()
+    this.applyConsequences()
     this.#flush()
     const queues = [...this.#byNo.values()].map((row) => ({ ...row }))
     const touched = new Set([...this.#touched].map(({ no }) => no))
     const becameReady = [...this.becameReady]
-    const told = this.#told.length
+    const changes = this.#changes.length
     const finished = this.finished.length
     const droppedNotices = this.droppedNotices.length
     const undeliverable = this.undeliverable.length
@@ -257,13 +264,13 @@ export class SqliteTransaction {
       this.#byName = new Map(queues.map((row) => [row.name, row]))
       this.#byNo = new Map(queues.map((row) => [row.no, row]))
       this.#touched = new Set(queues.filter(({ no }) => touched.has(no)))
-      this.#shelves.clear()
+      this.#retentionClasses.clear()
       this.#newReady = null
       this.#newHeld = null
-      this.#letIn.length = 0
+      this.#admitted.length = 0
       this.#plainDone.clear()
       this.becameReady.clear()
-      this.#told.length = told
+      this.#changes.length = changes
       this.finished.length = finished
       this.droppedNotices.length = droppedNotices
       this.undeliverable.length = undeliverable
@@ -275,29 +282,29 @@ export class SqliteTransaction {
     }
   }
 
-  /** Does what follows from the requests so far: lets in who has room now, and ends batches that nothing is left of. */
-  settleUp(): void {
+  /** Applies the consequences of the requests so far: admits held jobs that have a slot now, and finishes batches. */
+  applyConsequences(): void {
     this.#admit()
-    conclude(this)
+    checkBatches(this)
     this.#admit()
   }
 
-  /** Where a key has room, then where a batch has. */
+  /** First for keys with free slots, then for batches with free slots. */
   #admit(): void {
     this.keys.admitAll()
     this.batches.admitWaiting()
   }
 
   #flush(): void {
-    this.keys.flush() // which may tell batches of lines that wait for them
+    this.keys.flush() // first: it may record in batches that held items wait for them
     this.batches.flush()
   }
 
-  /** Writes what is owed; the last thing before commit. */
+  /** Writes everything that was collected; the last step before the commit. */
   finish(): void {
-    this.settleUp()
+    this.applyConsequences()
     this.#flush()
-    writeChanges(this, this.#told)
+    writeChanges(this, this.#changes)
     for (const q of this.#touched) {
       this.db.run(
         `update holdfast_queue
@@ -316,7 +323,7 @@ export class SqliteTransaction {
     if (this.#next !== null) this.db.run('update holdfast_meta set next = ?', this.#next)
   }
 
-  /** Every job in the range whose place is its own number was inserted in this transaction, and since the last time. */
+  /** Every job in the range whose place is its own number was inserted by this transaction since the last write of this list. */
   #writeNewReady({ from, to }: Range): void {
     this.#newReady = null
     this.bare.run(
@@ -327,7 +334,7 @@ export class SqliteTransaction {
     )
   }
 
-  /** The same of those that are held. (One by one: 3.4 against 1.1 µs each.) */
+  /** The same for held jobs. (Lost: one by one, 3.4 against 1.1 µs each.) */
   #writeNewHeld({ from, to }: Range): void {
     this.#newHeld = null
     this.bare.run(
@@ -338,13 +345,13 @@ export class SqliteTransaction {
     )
   }
 
-  #writeLetIn(): void {
+  #writeAdmitted(): void {
     this.bare.run(
       `insert into holdfast_ready (queue, batch, priority, ord, seq)
        select j.queue, j.batch, j.priority, j.ord, j.seq from json_each(?) v cross join holdfast_job j on j.seq = v.value`,
-      JSON.stringify(this.#letIn),
+      JSON.stringify(this.#admitted),
     )
-    this.#letIn.length = 0
+    this.#admitted.length = 0
   }
 
   #writePlainDone(): void {
@@ -361,11 +368,11 @@ export class SqliteTransaction {
         json,
       )
       this.bare.run('delete from holdfast_lease where seq in (select cast(key as integer) from json_each(?))', json)
-      const annotationed = ended.filter(({ annotations }) => annotations !== null)
-      if (annotationed.length === 0) continue
+      const annotated = ended.filter(({ annotations }) => annotations !== null)
+      if (annotated.length === 0) continue
       this.bare.run(
         'update holdfast_ended set annotations = v.atom from json_each(?) v where holdfast_ended.seq = cast(v.key as integer)',
-        JSON.stringify(Object.fromEntries(annotationed.map(({ seq, annotations }) => [seq, annotations]))),
+        JSON.stringify(Object.fromEntries(annotated.map(({ seq, annotations }) => [seq, annotations]))),
       )
     }
     this.#plainDone.clear()

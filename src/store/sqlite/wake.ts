@@ -1,11 +1,13 @@
-// Wake-ups from other processes on the same file. Every commit writes the log, so a watch on it tells that something is
-// being committed; `data_version` tells that it was somebody else; the counts tell where there is work, and whether
-// somebody asked to cancel jobs that run. That count rises with requests of this process, too: the first look after one
-// tells again what was told already.
+// Wake-ups for commits of other connections on the same file, most of them in other processes.
 //
-// A commit is written before it can be seen (it waits for the disk in between, and becoming visible happens in mapped
-// memory, which nobody can watch). So each write is followed by a few looks, further and further apart. Where the
-// platform cannot watch a file, a short poll does; a look takes some microseconds.
+// - Every commit writes the log, so the process watches that file.
+// - `data_version` says whether the commit was made by another connection.
+// - The counts of queues say where there is work, and a count in `holdfast_meta` whether running jobs were asked to cancel. That
+//   count also rises with requests of this process, so the first check after such a request notifies a second time.
+//
+// A write to the log comes before the commit is visible: the commit waits for the disk in between, and it becomes visible in
+// mapped memory, which cannot be watched. So a few checks follow each write, at growing intervals. If the platform cannot watch a
+// file, it is polled; a check takes some microseconds.
 
 import { type FSWatcher, watch } from 'node:fs'
 import type { Database } from './connection/database.ts'
@@ -47,7 +49,7 @@ export class ForeignCommits {
     this.#poller = setInterval(() => this.#check(), pollMs).unref()
   }
 
-  /** Only a hint: what cannot be read now is read after the next commit, and whoever calls meanwhile is told why. */
+  /** Only a hint. If the file cannot be read now, it is read after the next commit, and calls in between fail with the reason. */
   #check(): void {
     try {
       const version = this.#db.dataVersion()
@@ -69,7 +71,7 @@ export class ForeignCommits {
           undeliverable: [],
         })
     } catch {
-      // the next look or call meets the same
+      // the next check or call meets the same error
     }
   }
 
@@ -78,18 +80,18 @@ export class ForeignCommits {
   }
 }
 
-/** A few looks, further and further apart. What begins while a late one is due brings the first one forward again. */
+/** A few checks at growing intervals. If `begin` is called while a later one is due, the series starts again with the first. */
 export class Looks {
   readonly #look: () => void
   #timer: NodeJS.Timeout | undefined
-  /** Which of them is due next. */
+  /** The index of the check that is due next. */
   #next = 0
 
   constructor(look: () => void) {
     this.#look = look
   }
 
-  /** The first is never put off, however often this is called. */
+  /** Does not delay the first check, however often it is called. */
   begin(): void {
     if (this.#timer !== undefined && this.#next === 0) return
     this.end()

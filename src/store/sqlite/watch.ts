@@ -1,9 +1,9 @@
-// Changes, told while somebody watches. Whether somebody does is one time in `holdfast_meta`, which a transaction reads when
-// it has something to tell. SQLite has one writer at a time, so whoever writes after `watch` has committed sees that time,
-// and numbers rise in the order of commits: a mark is the number of the last change seen, and how many of its jobs.
+// Changes are recorded while a client watches. `holdfast_meta` has the time until which they are recorded, and a transaction that
+// has changes reads it. SQLite has one writer at a time. So every transaction after the commit of `watch` sees that time, and
+// numbers rise in the order of commits. A mark is the number of the last change that was read, and how many of its jobs.
 //
-// Where nobody watched for a while changes were not told. So a watch that begins anew raises the lowest mark that is
-// good, as pruning does; and until one begins none is.
+// While no client watches, changes are not recorded. So a watch that begins again raises the lowest valid mark, as pruning does.
+// Until a watch begins, no mark is valid.
 
 import type { Refused } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
@@ -29,17 +29,17 @@ export function isWatched(tx: SqliteTransaction): boolean {
   return tx.bare.get(select, tx.now) !== undefined
 }
 
-/** Neighbours that came to the same state are one row; the order stays. */
-export function writeChanges(tx: SqliteTransaction, told: readonly ChangedJob[]): void {
-  if (told.length === 0) return
+/** Consecutive changes to the same state of the same queue are one row. The order is kept. */
+export function writeChanges(tx: SqliteTransaction, changes: readonly ChangedJob[]): void {
+  if (changes.length === 0) return
   const select = 'select told from holdfast_change order by no desc limit 1'
   let sum = tx.db.get<{ told: number }>(select)?.told ?? 0
-  for (let from = 0; from < told.length; ) {
-    const { queue, state } = told[from] as ChangedJob
+  for (let from = 0; from < changes.length; ) {
+    const { queue, state } = changes[from] as ChangedJob
     let to = from + 1
-    while (told[to]?.queue === queue && told[to]?.state === state) to++
+    while (changes[to]?.queue === queue && changes[to]?.state === state) to++
     sum += to - from
-    const ids = JSON.stringify(told.slice(from, to).map(({ id }) => id))
+    const ids = JSON.stringify(changes.slice(from, to).map(({ id }) => id))
     const insert = 'insert into holdfast_change (no, at, queue, state, ids, told) values (?, ?, ?, ?, ?, ?)'
     tx.db.run(insert, tx.nextNumber(), tx.now, queue, state, ids, sum)
     from = to
@@ -94,7 +94,7 @@ function toChanges({ no, at, queue, state, ids }: ChangeRow, seen: number): Chan
   })
 }
 
-/** `seen` jobs of change `no` have been seen; 0: all of them. */
+/** `seen` jobs of change `no` were read; 0: all of them. */
 function toMark(no: number, seen: number): string {
   return `${no.toString(36)}.${seen.toString(36)}`
 }
@@ -112,7 +112,7 @@ interface Age {
   readonly told: number
 }
 
-/** The oldest, where their time is over or there are too many. */
+/** Deletes the oldest changes, if their time is over or there are too many. */
 export function pruneChanges(tx: SqliteTransaction): void {
   const newest = tx.db.get<{ told: number }>('select told from holdfast_change order by no desc limit 1')
   if (!newest) return

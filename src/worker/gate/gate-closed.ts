@@ -1,4 +1,4 @@
-/** What a handler throws to say that the gate must be closed: its job is released without cost, and workers idle. */
+/** A handler throws this to close the gate. Its job is released at no cost, and workers wait until the gate is opened again. */
 export class GateClosed extends Error {
   readonly reason: string
 

@@ -1,7 +1,11 @@
-// A gate as it lies in the key-value store, under `holdfast.gate.<name>`. Where nothing lies, nobody ever closed it, and it
-// is open. What opened it last stays there as `{ open: true }`: the version of that entry is the generation it is open in,
-// and closing compares and sets on it. So of all who want to close the same generation one does, and whoever still holds
-// an old one closes nothing.
+// The stored form of a gate: one entry of the key-value store, under `holdfast.gate.<name>`.
+//
+//   no entry               the gate was never closed: it is open, in generation 0
+//   { open: true }         it is open; the generation is the version of this entry
+//   { open: false, … }     it is closed
+//
+// Closing compares and sets on the version. So of all callers that close the same generation one succeeds, and a caller with
+// the pass of an older generation closes nothing.
 
 import { HoldfastError } from '../../errors.ts'
 import { bounds } from '../../job/bounds.ts'
@@ -14,17 +18,17 @@ export type GateState = OpenGateState | ClosedGateState
 
 export interface OpenGateState {
   readonly open: true
-  /** Differs after every opening; 0 where nobody ever closed it. */
+  /** Differs after every opening; 0 if the gate was never closed. */
   readonly generation: number
 }
 
 export interface ClosedGateState {
   readonly open: false
   readonly reason: string
-  /** By the clock of whoever closed it. */
+  /** By the clock of the process that closed it. */
   readonly closedAt: Date
   readonly by: string | null
-  /** The one that was closed. */
+  /** The generation that was closed. */
   readonly generation: number
 }
 
@@ -42,7 +46,7 @@ export interface StoredClosing {
   readonly generation: number
 }
 
-/** Somebody else may have written there: whatever does not say that it is closed is open. */
+/** Another program may have written the entry: any value that does not say closed means open. */
 export function readGate(entry: Pick<KvValue, 'value' | 'version'> | null): ReadGate {
   if (entry === null) return { version: null, state: { open: true, generation: 0 } }
   const { version } = entry
@@ -60,10 +64,12 @@ export function readGate(entry: Pick<KvValue, 'value' | 'version'> | null): Read
   }
 }
 
-/** Any text is a reason: it may be an error's message, and must not keep the gate from being closed. */
+/** Any text is a reason: it may be the message of an error, and must not prevent the gate from closing. */
 export function toReason(reason: unknown): string {
   if (typeof reason === 'string') return clip(reason, bounds.errorTextBytes) || noReason
-  throw new HoldfastError('INVALID_OPTION', 'Say why the gate is closed: reason is text.', { option: 'reason' })
+  throw new HoldfastError('INVALID_OPTION', 'reason must be text that says why the gate is closed.', {
+    option: 'reason',
+  })
 }
 
 const noReason = 'no reason given'

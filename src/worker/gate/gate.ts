@@ -1,15 +1,15 @@
-// A gate that workers of all processes pass before they claim. Whoever finds that the session behind it has expired closes
-// it; everybody idles until it is opened again.
+// A gate that workers of all processes pass before they claim. A job that finds the session behind it expired closes the gate.
+// Then all workers wait until it is opened again.
 //
-// An open gate costs nothing: `whenOpen` and `passNow` answer from what is known. What is known is the gate as it was last
-// read. It is read again about once a second while it is watched, and by every call that changes it, so a change from
-// this process is known at once, and one from elsewhere a poll later. Reads and writes overtake each other on the way
-// back; an answer that set out before the last change was learnt is not trusted, and the gate is read again.
+// WHAT IS KNOWN. An open gate costs no call to the store: `whenOpen` and `passNow` answer from the gate as it was last read. It
+// is read again about once a second while it is watched, and by every call that changes it. So a change by this process is
+// known at once, and a change by another process a poll later. Answers may arrive in another order than they were sent. An
+// answer to a call that was made before the last known change is dropped, and the gate is read again.
 //
-// While the store does not answer, the last known state stays. Only whoever asks before anything is known hears of it.
+// OUTAGES. While the store does not answer, the last known state stays. Only a call before the first read rejects.
 //
-// A pass is the generation that a job started in. Closing by a pass compares and sets on it: a straggler of an old session
-// does not close a gate that was opened anew since.
+// PASSES. A pass is the generation that a job started in. Closing by a pass compares and sets on it. So a job of an old session
+// cannot close a gate that was opened again since.
 
 import { HoldfastError } from '../../errors.ts'
 import type { Events } from '../../events.ts'
@@ -26,11 +26,11 @@ export interface GateOptions {
 }
 
 export interface GateCloseOptions {
-  /** Who closes it, for people; `process-<pid>` unless given. */
+  /** The name to record as having closed it; `process-<pid>` unless given. */
   readonly by?: string
 }
 
-/** The generation that somebody was let in by. */
+/** The generation that a job passed the gate in. */
 export interface Pass {
   readonly generation: number
   /** Closes the gate if it is still open in this generation. Answers whether it was this call that did. */
@@ -44,7 +44,7 @@ export interface GateContext {
 }
 
 const defaultPollMs = 1_000
-/** How often a change is tried again because others changed the gate in between. */
+/** How often a change is tried again because other processes changed the gate in between. */
 const triesMax = 20
 
 export class Gate {
@@ -67,7 +67,7 @@ export class Gate {
     this.#poll = new Poll(() => this.#read(), toMs(options.poll ?? defaultPollMs, 'poll', { min: 10, max: 3_600_000 }))
   }
 
-  /** Whether it is known to be open. False while nobody watches it: what was read once says little later. */
+  /** Whether it is known to be open. False while it is not watched, because the last read may be old. */
   get isOpen(): boolean {
     return this.#poll.isRunning && this.#isKnownOpen()
   }
@@ -77,7 +77,7 @@ export class Gate {
     return (await this.#read()).state
   }
 
-  /** Answers whether it was this call that closed it; one that is closed keeps its first reason. */
+  /** Answers whether it was this call that closed it. A gate that is closed already keeps its first reason. */
   async close(reason: string, options: GateCloseOptions = {}): Promise<boolean> {
     return this.#change(false, toClosing(reason, options))
   }
@@ -95,15 +95,15 @@ export class Gate {
     if (!this.#isKnownOpen()) await this.#wait(signal)
   }
 
-  /** Waits until it is open and answers the pass to enter by. */
+  /** Waits until it is open and answers the pass of that generation. */
   async pass(options: { readonly signal?: AbortSignal } = {}): Promise<Pass> {
     checkOptions(options, 'pass options', ['signal'])
     do await this.whenOpen(options.signal)
-    while (!this.#isKnownOpen()) // closed again before the turn came
+    while (!this.#isKnownOpen()) // it was closed again before this code ran
     return this.passNow()
   }
 
-  /** The pass of the generation that it was last known in, without waiting. Of a closed gate it closes nothing. */
+  /** The pass of the last known generation, without waiting. If the gate is closed, closing by this pass does nothing. */
   passNow(): Pass {
     const { version, state } = this.#known ?? readGate(null)
     const close = async (reason: string, options: GateCloseOptions = {}) => {
@@ -113,20 +113,20 @@ export class Gate {
     return { generation: state.generation, close }
   }
 
-  /** Reads it, and goes on reading it in the background until `stop`. The background keeps no process alive. */
+  /** Reads it, and goes on reading it in the background until `stop`. The background reads do not keep the process alive. */
   async watch(): Promise<void> {
     await this.#read()
     this.#isWatched = !this.#isEnded
-    this.#lookWhileWanted()
+    this.#pollWhileUsed()
   }
 
-  /** No longer reads in the background, except for those who wait for it to open. */
+  /** Stops reading in the background, unless a caller waits for the gate to open. */
   stop(): void {
     this.#isWatched = false
-    this.#lookWhileWanted()
+    this.#pollWhileUsed()
   }
 
-  /** The client is closed: whoever waits is refused. */
+  /** The client is closed: callers that wait get CLOSED. */
   end(): void {
     this.#isEnded = true
     this.#isWatched = false
@@ -144,7 +144,7 @@ export class Gate {
       if (state.open === toOpen) return false
       if (await this.#write(version, valueFor(state.generation))) return true
     }
-    const sentence = `Others keep changing gate ${this.name}; try again.`
+    const sentence = `Other processes keep changing gate ${this.name}; try again.`
     throw new HoldfastError('STORE_UNAVAILABLE', sentence, { gate: this.name })
   }
 
@@ -162,7 +162,7 @@ export class Gate {
     const asOf = this.#changes
     const { applied, version } = await this.#context.kv.compareAndSet(this.#key, expected, value)
     if (applied && asOf === this.#changes) this.#learn(readGate({ value, version: version as number }))
-    else await this.#read().catch(() => undefined) // it was written or not, whatever can be read now
+    else await this.#read().catch(() => undefined) // the write has its answer, whether this read succeeds or not
     return applied
   }
 
@@ -172,10 +172,10 @@ export class Gate {
     this.#known = next
     this.#changes += 1
     if (next.state.open) this.#parked.letAllIn()
-    this.#tell(last?.state ?? null, next.state)
+    this.#emitChange(last?.state ?? null, next.state)
   }
 
-  #tell(last: GateState | null, next: GateState): void {
+  #emitChange(last: GateState | null, next: GateState): void {
     const { events } = this.#context
     const gate = this.name
     if (!next.open && last?.open !== false) events.emit('gate.closed', { gate, reason: next.reason })
@@ -184,15 +184,15 @@ export class Gate {
     }
   }
 
-  /** Whoever waits keeps the process alive. */
+  /** A caller that waits keeps the process alive. */
   async #wait(signal: AbortSignal | undefined): Promise<void> {
     if (this.#isEnded) throw clientClosed()
     const waiting = this.#parked.wait(signal)
-    this.#lookWhileWanted()
-    await waiting.finally(() => this.#lookWhileWanted())
+    this.#pollWhileUsed()
+    await waiting.finally(() => this.#pollWhileUsed())
   }
 
-  #lookWhileWanted(): void {
+  #pollWhileUsed(): void {
     const isWaitedFor = this.#parked.size > 0
     if (!this.#isEnded && (this.#isWatched || isWaitedFor)) this.#poll.start()
     else this.#poll.stop()
@@ -200,7 +200,7 @@ export class Gate {
   }
 }
 
-/** Checked at once, made when it is known which generation it ends. */
+/** Checks the options at once; the value to store is made when the generation is known. */
 function toClosing(reason: string, options: GateCloseOptions): (generation: number) => StoredClosing {
   checkOptions(options, 'close options', ['by'])
   const by = checkWorkerName(options.by ?? `process-${process.pid}`)

@@ -1,4 +1,4 @@
-// The gates that a client was asked for: one for each name, so that all parts of a process know the same.
+// The gates of a client: one object for each name, so that all parts of a process share what is known of it.
 
 import { HoldfastError } from '../../errors.ts'
 import { checkGateName } from '../../job/names.ts'
@@ -17,7 +17,7 @@ export class Gates {
     this.#context = context
   }
 
-  /** Options count when a gate is asked for first. */
+  /** Options count in the first call for a name. */
   get(name: string, options: GateOptions): Gate {
     const known = this.#gates.get(checkGateName(name))
     const gate = known ?? new Gate(this.#context, name, options)

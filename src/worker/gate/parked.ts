@@ -1,19 +1,20 @@
-// Those who wait to be let in, in the order in which they came. Each may give up by a signal of its own.
+// Callers that wait, for a gate to open or for a resource to be healthy, in the order in which they came. Each may stop waiting
+// by a signal of its own.
 
 import { HoldfastError } from '../../errors.ts'
 
 const parkedMax = 10_000
 
 interface Waiter {
-  readonly enter: () => void
-  readonly refuse: (error: unknown) => void
+  readonly resolve: () => void
+  readonly reject: (error: unknown) => void
 }
 
 export class Parked {
   readonly #what: string
   readonly #waiting = new Set<Waiter>()
 
-  /** What they wait for, as errors name it. */
+  /** What the callers wait for, as errors name it. */
   constructor(what: string) {
     this.#what = what
   }
@@ -25,12 +26,12 @@ export class Parked {
   /** Resolves when let in; rejects with the signal's reason when that aborts first. */
   wait(signal?: AbortSignal): Promise<void> {
     if (this.#waiting.size >= parkedMax) {
-      const sentence = `${parkedMax} already wait for ${this.#what}; let fewer run at the same time.`
+      const sentence = `${parkedMax} callers already wait for ${this.#what}; let fewer run at the same time.`
       return Promise.reject(new HoldfastError('INVALID_STATE', sentence, { waiting: parkedMax }))
     }
     if (signal?.aborted) return Promise.reject(signal.reason)
     const { promise, resolve, reject } = Promise.withResolvers<void>()
-    const waiter: Waiter = { enter: resolve, refuse: reject }
+    const waiter: Waiter = { resolve, reject }
     const abort = () => reject(signal?.reason)
     this.#waiting.add(waiter)
     signal?.addEventListener('abort', abort)
@@ -41,10 +42,10 @@ export class Parked {
   }
 
   letAllIn(): void {
-    for (const { enter } of this.#waiting) enter()
+    for (const { resolve } of this.#waiting) resolve()
   }
 
   refuseAll(error: unknown): void {
-    for (const { refuse } of this.#waiting) refuse(error)
+    for (const { reject } of this.#waiting) reject(error)
   }
 }

@@ -4,25 +4,25 @@ import { checkInteger, checkOptions } from '../../job/names.ts'
 import { type Duration, show, toMs } from '../../runtime/duration.ts'
 
 export interface ResourceOptions<T> {
-  /** Makes the thing, when somebody first wants it and after every stop. The signal aborts when it takes too long. */
+  /** Starts the resource, at the first `acquire` and after every stop. The signal aborts when that takes too long. */
   readonly start: (signal: AbortSignal) => T | Promise<T>
-  /** Takes it down. What it throws is kept for `health` and stops nothing. */
+  /** Stops the resource. If it throws, the error is kept for `health`, and the restart goes on. */
   readonly stop?: (it: T) => unknown
-  /** Asked after a start and before it is handed out; anything but true restarts it. */
+  /** Called after a start, and before each `acquire` resolves; any answer but true restarts the resource. */
   readonly isHealthy?: (it: T) => boolean | Promise<boolean>
-  /** How long users may go on when it is to be restarted; then their signals abort. `'30s'` unless given. */
+  /** How long users may go on before a restart; then their signals abort. `'30s'` unless given. */
   readonly drain?: Duration
   /** `'30s'` unless given. */
   readonly startTimeout?: Duration
   /** `'10s'` unless given. */
   readonly stopTimeout?: Duration
-  /** How many users in a row fail before it is restarted; 3 unless given, 0 for never. */
+  /** After this many failures of users in a row it is restarted; 3 unless given, 0 for never. */
   readonly restartAfterFailures?: number
   /** The pause after a start that failed: twice as long each time, up to the cap. */
   readonly backoff?: { readonly base?: Duration; readonly max?: Duration }
 }
 
-/** The same, checked, with its defaults. */
+/** The options, checked, with defaults. */
 export interface ResourcePlan<T> {
   readonly start: (signal: AbortSignal) => T | Promise<T>
   readonly stop: (it: T) => unknown

@@ -1,13 +1,16 @@
-// A thing that the jobs of a process share (a browser, a login) and that must be restarted now and then without pulling
-// it away from everybody.
+// A resource that the jobs of a process share (a browser, a login), and that must be restarted now and then without an error
+// for every job that uses it.
 //
 //   idle ──first acquire──▶ starting ──▶ healthy ──restart──▶ draining ──▶ restarting ──▶ healthy
 //
-// While it is not healthy, whoever wants it is parked. A restart first lets those who use it finish, up to a bound; then
-// their signals abort and it goes on without them. Restarts that are asked for meanwhile are the same restart. It always
-// comes back: a stop that throws or hangs is left behind, a start that throws or hangs is tried again after a pause, for
-// as long as it takes. Users who fail one after the other bring a restart about; what they report of an earlier life
-// of the thing does not.
+// ACQUIRE. While the resource is not healthy, an `acquire` waits.
+//
+// RESTART. A restart first waits for the current users, up to `drain`. Then their signals abort, and it goes on without them. A
+// restart that is requested meanwhile is the same restart. A stop that throws or hangs is abandoned. A start that throws or
+// hangs is tried again after a pause, until it succeeds or the resource is closed.
+//
+// FAILURES. Users that fail one after the other cause a restart. Failures that users report from before the last restart do not
+// count.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastError } from '../../errors.ts'
@@ -24,17 +27,17 @@ export interface ResourceHealth {
   readonly state: ResourceState
   readonly users: number
   readonly parked: number
-  /** How many times it came up. */
+  /** How many starts succeeded. */
   readonly starts: number
-  /** Of users, since one last succeeded. */
+  /** Failures of users since the last success of one. */
   readonly failuresInARow: number
-  /** Of starts, since one last succeeded. */
+  /** Failures of starts since the last success of one. */
   readonly startFailuresInARow: number
-  /** What a user, a start, a stop or a look at its health failed with last. */
+  /** The last error of a user, a start, a stop or a health check. */
   readonly lastError: unknown
 }
 
-/** Why a user's signal aborted: the thing was restarted, and waited long enough for its users to finish. */
+/** The reason of a user's signal that aborted because the resource restarts and the drain time is over. */
 export class ResourceRestarted extends Error {
   override readonly name = 'ResourceRestarted'
 }
@@ -50,7 +53,7 @@ export class Resource<T> implements AsyncDisposable {
   readonly #parked = new Parked('the resource')
   readonly #end = new AbortController()
   #state: ResourceState = 'idle'
-  #life: ResourceSession<T> | null = null
+  #session: ResourceSession<T> | null = null
   #restarting: Promise<void> | null = null
   #closing: Promise<void> | null = null
   #starts = 0
@@ -68,16 +71,16 @@ export class Resource<T> implements AsyncDisposable {
   health(): ResourceHealth {
     return {
       state: this.#state,
-      users: this.#life?.users ?? 0,
+      users: this.#session?.users ?? 0,
       parked: this.#parked.size,
       starts: this.#starts,
-      failuresInARow: this.#life?.failures ?? 0,
+      failuresInARow: this.#session?.failures ?? 0,
       startFailuresInARow: this.#startFailures,
       lastError: this.#lastError,
     }
   }
 
-  /** Acquires it, calls the function with it, and releases it. What the function throws counts as a failure. */
+  /** Acquires the resource, calls the function with it, and releases it. An error of the function counts as a failure. */
   async use<R>(
     work: (it: T, signal: AbortSignal) => R | Promise<R>,
     options: { readonly signal?: AbortSignal } = {},
@@ -98,10 +101,10 @@ export class Resource<T> implements AsyncDisposable {
     checkOptions(options, 'acquire options', ['signal'])
     const signal = checkSignal(options.signal)
     for (;;) {
-      if (this.#life && this.#plan.isHealthy && this.#state === 'healthy') await this.#look(this.#life)
+      if (this.#session && this.#plan.isHealthy && this.#state === 'healthy') await this.#checkHealth(this.#session)
       this.#end.signal.throwIfAborted()
       signal?.throwIfAborted()
-      if (this.#life && this.#state === 'healthy') return this.#life.hold(signal)
+      if (this.#session && this.#state === 'healthy') return this.#session.hold(signal)
       const parked = this.#parked.wait(signal)
       if (this.#state === 'idle') void this.restart()
       await parked
@@ -109,20 +112,20 @@ export class Resource<T> implements AsyncDisposable {
   }
 
   /**
-   * Resolves when it is healthy again; all who ask while it restarts get the same promise. A user who awaits this in the
-   * middle of its use waits for itself, until the drain is over.
+   * Resolves when the resource is healthy again; all calls during a restart get the same promise. A user that awaits this
+   * before it releases the resource waits for itself, until the drain time is over.
    */
   restart(): Promise<void> {
     if (this.#restarting) return this.#restarting
     const restarting = this.#restart().finally(() => {
       this.#restarting = null
     })
-    restarting.catch(() => undefined) // closed meanwhile; whoever awaits it is told
+    restarting.catch(() => undefined) // the resource was closed meanwhile; a caller that awaits it gets the error
     this.#restarting = restarting
     return restarting
   }
 
-  /** Stops it for good, once its users are done or the drain is over. Whoever is parked is refused with CLOSED. */
+  /** Stops it for good, once its users are done or the drain time is over. Calls of `acquire` that wait reject with CLOSED. */
   close(): Promise<void> {
     this.#closing ??= this.#close()
     return this.#closing
@@ -134,12 +137,12 @@ export class Resource<T> implements AsyncDisposable {
 
   async #restart(): Promise<void> {
     this.#end.signal.throwIfAborted()
-    if (this.#life) await this.#takeDown(this.#life, new ResourceRestarted('The resource is being restarted.'))
+    if (this.#session) await this.#takeDown(this.#session, new ResourceRestarted('The resource is being restarted.'))
     else this.#enter('starting')
     const it = await this.#startUntilItWorks()
     this.#starts += 1
     this.#startFailures = 0
-    this.#life = new ResourceSession<T>(it, this.#onFailure)
+    this.#session = new ResourceSession<T>(it, this.#onFailure)
     this.#enter('healthy')
     this.#parked.letAllIn()
   }
@@ -150,15 +153,15 @@ export class Resource<T> implements AsyncDisposable {
     this.#end.abort(closed)
     this.#parked.refuseAll(closed)
     await this.#restarting?.catch(() => undefined)
-    if (this.#life) await this.#takeDown(this.#life, closed)
+    if (this.#session) await this.#takeDown(this.#session, closed)
   }
 
-  async #takeDown(life: ResourceSession<T>, reason: Error): Promise<void> {
+  async #takeDown(session: ResourceSession<T>, reason: Error): Promise<void> {
     this.#enter('draining')
-    await life.drain(this.#plan.drainMs, reason)
+    await session.drain(this.#plan.drainMs, reason)
     this.#enter('restarting')
-    this.#life = null
-    await this.#stop(life.it)
+    this.#session = null
+    await this.#stop(session.it)
   }
 
   async #startUntilItWorks(): Promise<T> {
@@ -184,45 +187,45 @@ export class Resource<T> implements AsyncDisposable {
       it = await within(this.#plan.startTimeoutMs, starting, 'start', end)
     } catch (error) {
       abort.abort(error)
-      starting.then((late) => this.#stop(late)).catch(() => undefined) // what comes too late is not left running
+      starting.then((late) => this.#stop(late)).catch(() => undefined) // a start that succeeds too late is stopped again
       throw error
     }
     if (await this.#isHealthy(it)) return it
     await this.#stop(it)
-    throw new Error('It started, and was not healthy.')
+    throw new Error('The resource started and was not healthy.')
   }
 
   async #stop(it: T): Promise<void> {
     const stopping = (async () => this.#plan.stop(it))()
-    await within(this.#plan.stopTimeoutMs, stopping, 'stop').catch(this.#remember)
+    await within(this.#plan.stopTimeoutMs, stopping, 'stop').catch(this.#keepError)
   }
 
-  /** Has it restarted where it is not healthy any more. */
-  async #look(life: ResourceSession<T>): Promise<void> {
-    life.checking ??= this.#isHealthy(life.it).finally(() => {
-      life.checking = null
+  /** Restarts the resource if it is not healthy any more. */
+  async #checkHealth(session: ResourceSession<T>): Promise<void> {
+    session.checking ??= this.#isHealthy(session.it).finally(() => {
+      session.checking = null
     })
-    if (!(await life.checking) && life === this.#life) void this.restart()
+    if (!(await session.checking) && session === this.#session) void this.restart()
   }
 
   async #isHealthy(it: T): Promise<boolean> {
     const { isHealthy } = this.#plan
     if (!isHealthy) return true
-    const asking = (async () => isHealthy(it))()
-    return (await within(healthTimeoutMs, asking, 'isHealthy').catch(this.#remember)) === true
+    const checking = (async () => isHealthy(it))()
+    return (await within(healthTimeoutMs, checking, 'isHealthy').catch(this.#keepError)) === true
   }
 
-  readonly #onFailure = (life: ResourceSession<T>, error: unknown): void => {
+  readonly #onFailure = (session: ResourceSession<T>, error: unknown): void => {
     this.#lastError = error
-    const isEnough = this.#plan.failuresMax > 0 && life.failures >= this.#plan.failuresMax
-    if (isEnough && life === this.#life) void this.restart()
+    const isEnough = this.#plan.failuresMax > 0 && session.failures >= this.#plan.failuresMax
+    if (isEnough && session === this.#session) void this.restart()
   }
 
-  readonly #remember = (error: unknown): void => {
+  readonly #keepError = (error: unknown): void => {
     this.#lastError = error
   }
 
-  /** Closed is for good. */
+  /** A closed resource stays closed. */
   #enter(state: ResourceState): void {
     if (this.#state !== 'closed') this.#state = state
   }

@@ -1,28 +1,28 @@
-// One life of a shared thing, from a start to the stop that follows, and those who use it meanwhile.
+// One session of a resource, from a start to the next stop, and its users meanwhile.
 
-/** Holds the shared thing until it is disposed of: `await using holder = await browser.acquire()`. */
+/** Holds the resource until it is disposed of: `await using holder = await browser.acquire()`. */
 export interface Holder<T> extends AsyncDisposable {
   readonly it: T
-  /** Aborts when the thing is taken away, and with the signal it was acquired by. */
+  /** Aborts when the resource restarts or closes without waiting any longer, and with the signal given to `acquire`. */
   readonly signal: AbortSignal
-  /** It did not work. Failures of enough users in a row restart the thing; those of an earlier life do not count. */
+  /** The resource did not work. Enough failures of users in a row restart it; those from before a restart do not count. */
   failed(error: unknown): void
-  /** Done with it; the same as disposing of it. A holder that never `failed` has succeeded. */
+  /** The same as disposing of it. A holder that never called `failed` has succeeded. */
   release(): void
 }
 
 export class ResourceSession<T> {
   readonly it: T
-  readonly #onFailure: (life: ResourceSession<T>, error: unknown) => void
+  readonly #onFailure: (session: ResourceSession<T>, error: unknown) => void
   readonly #users = new Set<Holder<T>>()
   readonly #abort = new AbortController()
   #emptied: (() => void) | null = null
-  /** How many users failed since the last one who did not. */
+  /** How many users failed since the last success. */
   failures = 0
-  /** The question under way whether it is healthy: all who ask meanwhile get the same answer. */
+  /** The health check that is under way; calls meanwhile share its answer. */
   checking: Promise<boolean> | null = null
 
-  constructor(it: T, onFailure: (life: ResourceSession<T>, error: unknown) => void) {
+  constructor(it: T, onFailure: (session: ResourceSession<T>, error: unknown) => void) {
     this.it = it
     this.#onFailure = onFailure
   }
@@ -31,7 +31,7 @@ export class ResourceSession<T> {
     return this.#users.size
   }
 
-  /** Somebody who was told to give up, by a signal of its own, has neither failed nor succeeded. */
+  /** A user whose signal has aborted counts neither as failed nor as succeeded. */
   hold(signal?: AbortSignal): Holder<T> {
     let hasFailed = false
     const release = () => {
@@ -55,7 +55,7 @@ export class ResourceSession<T> {
     return holder
   }
 
-  /** Waits for the last user to leave, for so long at most. Whoever is left then is told to give up, with the reason. */
+  /** Waits until the last user has released it, for this time at most. Then the signals of the rest abort with the reason. */
   async drain(ms: number, reason: Error): Promise<void> {
     if (this.#users.size > 0) {
       const { promise, resolve } = Promise.withResolvers<void>()

@@ -1,9 +1,12 @@
 // The messages between a worker and the thread that runs its handlers, and how each side reads them.
 //
-// They go over a port of their own, which the module of the handler cannot reach. Every message names its type and the
-// number of the job that it is about. Numbers are given by the worker, one for each start in that thread. A message that names
-// no job, or a job that is not the current one, is ignored: a job that has ended can neither act on the next one nor be acted
-// on. A message from the thread that names the current job and has another shape may have been its end: it fails that job.
+// They go over a port of their own, which the module of the handler cannot reach. Every message has a type and the number of
+// its job. The worker gives the numbers, one for each start in that thread.
+//
+// - A message without a job, or for a job that is not the current one, is ignored. So a job that has ended can neither change
+//   the next one nor be changed.
+// - A message from the thread that has the number of the current job and an unknown shape may have been the end of that job. So
+//   it fails the job.
 
 import type { MessagePort } from 'node:worker_threads'
 import type { DeliveryFacts } from '../../events.ts'
@@ -16,8 +19,8 @@ export interface ThreadData {
   readonly port: MessagePort
   /**
    * One number: which job may begin. The worker writes the number of the job before it sends the start. The thread replaces it
-   * by its negative when the handler begins; the worker replaces it by 0 to take the start back. Only the first of these two
-   * succeeds, so a start that was taken back never begins, also in a thread that was blocked meanwhile.
+   * by its negative when the handler begins. The worker replaces it by 0 to withdraw the start. Only the first of these two
+   * succeeds. So a handler whose start was withdrawn never begins, also in a thread that was blocked meanwhile.
    */
   readonly permit: Int32Array
 }
@@ -59,15 +62,15 @@ export interface FormerJob {
 
 export interface Leftover {
   readonly type: 'leftover'
-  /** The job that ran meanwhile; 0 where none did. */
+  /** The job that ran meanwhile; 0 if none did. */
   readonly job: number
   readonly kind: 'uncaught' | 'exit'
-  /** Null where it is not known. */
+  /** Null if it is not known. */
   readonly of: FormerJob | null
   readonly error: SentError
 }
 
-/** Said once by each thread, before anything about a job. The worker ends a thread whose module does not load. */
+/** Sent once by each thread, before any message about a job. The worker ends a thread whose module does not load. */
 export type Loading = { readonly type: 'loaded' } | { readonly type: 'unloadable'; readonly error: SentError }
 
 export type FromThread =
@@ -116,20 +119,20 @@ export function readFromThread(message: unknown): FromThread | null {
   return read.type === 'returned' && read.isFate && !isFateShape(read.returned) ? null : read
 }
 
-/** The number of the job that a message names; null where it names none. */
+/** The number of the job in a message; null if it has none. */
 export function jobNamedIn(message: unknown): number | null {
   const job = isObject(message) ? Reflect.get(message, 'job') : null
   return ordinal(job) ? job : null
 }
 
-/** Whether it has the fields of the fate that it says to be. A handler can change what `job.snooze` and the others gave it. */
+/** Whether it has the fields of its kind of fate. A handler can change the object that `job.snooze` and the others returned. */
 export function isFateShape(value: unknown): boolean {
   if (!isObject(value)) return false
   const kind = Reflect.get(value, 'fate')
   return typeof kind === 'string' && Object.hasOwn(fates, kind) && (fates[kind] as Check)(value)
 }
 
-// Shapes. Messages were cloned by Node, so they have no getters and nothing here runs code of the sender.
+// Shapes. Node has cloned the messages, so they have no getters, and no code of the sender runs here.
 
 type Check = (value: unknown) => boolean
 

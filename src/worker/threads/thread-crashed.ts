@@ -1,4 +1,4 @@
-/** The thread that a handler ran in has ended under it. */
+/** The thread of a handler ended before the handler did. */
 export class ThreadCrashed extends Error {
   constructor(message: string, options?: ErrorOptions) {
     super(message, options)

@@ -1,9 +1,11 @@
-// What a job in a thread asks of its worker, as messages. Once the job has ended nothing is sent for it any more: `extend`
-// rejects with LEASE_LOST, as in the main thread, and what was said by `progress` and `log` is dropped.
+// The messages that a job in a thread sends to its worker. After the end of the job nothing is sent for it any more: `extend`
+// rejects with LEASE_LOST, as in the main thread, and calls of `progress` and `log` are dropped.
 //
-// A thread can send faster than the worker reads, and the worker's event loop serves every other job as well. So a job sends at
-// most 100 log lines in a tenth of a second; the others are counted, and one line tells how many there were. Of progress that is
-// said within a tenth of a second the last word is sent. (A handler that logged in a loop stopped the worker for 3.9 s.)
+// BOUNDS. A thread can send faster than the worker reads, and the worker's event loop serves every other job as well. (A handler
+// that logged in a loop stopped the worker for 3.9 s.) So in a tenth of a second a job sends at most
+//
+// - 100 log lines; the others are counted, and one line has their number,
+// - the last report of progress.
 
 import { HoldfastError } from '../../errors.ts'
 import type { DeliveryFacts } from '../../events.ts'
@@ -44,12 +46,12 @@ export class ThreadJob implements JobContext {
   progress(progress: number, message: string | null): void {
     checkProgress(progress, message)
     if (this.#hasEnded) return
-    const said = { type: 'progress', job: this.no, progress, message } as const
+    const report = { type: 'progress', job: this.no, progress, message } as const
     if (this.#progressTimer) {
-      this.#progress = said
+      this.#progress = report
       return
     }
-    this.#send(said)
+    this.#send(report)
     this.#progressTimer = setTimeout(() => this.#sendProgress(), windowMs).unref()
   }
 
@@ -64,7 +66,7 @@ export class ThreadJob implements JobContext {
     if (this.#hasEnded) return
     const now = performance.now()
     if (now >= this.#windowEndsAt) {
-      this.#tellLinesLeftOut()
+      this.#sendLinesLeftOut()
       this.#windowEndsAt = now + windowMs
       this.#lines = 0
     }
@@ -73,7 +75,7 @@ export class ThreadJob implements JobContext {
     else this.#sendLine(message, facts)
   }
 
-  #tellLinesLeftOut(): void {
+  #sendLinesLeftOut(): void {
     const linesLeftOut = this.#linesLeftOut
     this.#linesLeftOut = 0
     if (linesLeftOut > 0) this.#sendLine('Log lines were left out: this job logs too much.', { linesLeftOut })
@@ -119,9 +121,12 @@ export class ThreadJob implements JobContext {
     this.#controller.abort(toError(error))
   }
 
-  /** Its handler has ended. Extensions without an answer are refused; a handler that did not wait for them meets no error. */
+  /**
+   * The handler has ended. Extensions without an answer reject with LEASE_LOST; if the handler did not await them, that is no
+   * uncaught error.
+   */
   end(): void {
-    this.#tellLinesLeftOut()
+    this.#sendLinesLeftOut()
     this.#sendProgress()
     this.#hasEnded = true
     for (const { promise, reject } of this.#extensions.values()) {

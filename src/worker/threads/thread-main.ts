@@ -1,16 +1,16 @@
-// The thread's side: loads the module at once and says whether it did; then it runs the module's handler for each job that is
-// sent, and sends back what came of it. A job that is sent to a thread whose module does not load is never begun. Effects are
-// prepared here, because the schemas of the queues they name are functions and cannot travel.
+// The program of a handler thread. It loads the module at once and reports whether that worked. Then it runs the module's handler
+// for each job that is sent, and sends back what the handler returned or threw. A job that is sent to a thread whose module does
+// not load never begins. Effects are prepared here, because the schemas of their queues are functions and cannot be sent.
 //
-// Jobs of one thread share its event loop, so what a job leaves behind goes on while the next one runs. Each handler is called
-// in an async context of its own. Timers, callbacks and promises inherit the context, and an error that no code catches is
-// reported in it. So it is known which job an error or a `process.exit` came from:
+// LEFTOVERS. Jobs of one thread share its event loop, so timers and promises of a job go on while the next one runs. Each handler
+// is called in an async context of its own. Timers, callbacks and promises inherit the context, and an error that no code
+// catches is reported in it. So it is known which job an error or a `process.exit` came from:
 //
 //   from the current job   the thread ends, and the job has failed (`crashed`)
 //   from an earlier job    the current job goes on; the thread is ended after it
 //   from no job            the same: it may be the module's own, or the context was lost
 //
-// A module that handles `uncaughtException` itself is left alone with it.
+// If a module has its own listener for `uncaughtException`, this file does nothing about such errors.
 
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { workerData } from 'node:worker_threads'
@@ -37,19 +37,19 @@ import { ThreadJob } from './thread-job.ts'
 
 const { module, port, permit } = takeThreadData()
 const send: (message: FromThread) => void = port.postMessage.bind(port)
-/** The worker checks again by what its store can do. */
+/** The worker checks again with the capabilities of its store. */
 const anyStore = { manyWriters: true, callerTransaction: true, sqlEffects: true, survivesPowerLoss: true }
 
 const context = new AsyncLocalStorage<ThreadJob>()
 let current: ThreadJob | null = null
-let hasToldOfError = false
+let hasSentError = false
 
 port.on('message', (received: unknown) => {
   const message = readToThread(received)
   if (message?.type === 'start') run(message)
   else if (!message || message.job !== current?.no) return
   else if (message.type === 'abort')
-    context.run(current, () => current?.abort(message.error)) // listeners run here
+    context.run(current, () => current?.abort(message.error)) // listeners of the signal run in the context of their job
   else current.extended(message.call, message.error)
 })
 
@@ -60,19 +60,19 @@ process.on('uncaughtException', (error) => {
     send({ type: 'crashed', job: from.no, error: described(error) })
     process.exit(1)
   }
-  if (hasToldOfError) return // the thread is not used again, and one is enough to say why
-  hasToldOfError = true
-  tellLeftover('uncaught', from, described(error))
+  if (hasSentError) return // the thread is not used again, and the first error is enough to say why
+  hasSentError = true
+  sendLeftover('uncaught', from, described(error))
 })
 
-// It is told in the context of the call.
+// Runs in the context of the call of `process.exit`.
 process.on('exit', (code) => {
   const from = context.getStore()
   if (from && from !== current)
-    tellLeftover('exit', from, { name: 'Error', message: `process.exit was called with code ${code}.` })
+    sendLeftover('exit', from, { name: 'Error', message: `process.exit was called with code ${code}.` })
 })
 
-const loading = importHandler() // outside of any job's context: what the module makes is not a job's
+const loading = importHandler() // outside of the context of any job: timers of the module belong to no job
 loading.then(
   () => send({ type: 'loaded' }),
   (error) => send({ type: 'unloadable', error: described(error) }),
@@ -87,7 +87,7 @@ async function run(start: Start): Promise<void> {
   if (end) sendEnd(end)
 }
 
-/** Null: the worker has taken the start back, or was told that the module does not load. It waits for nothing. */
+/** Null: the worker has withdrawn the start, or knows that the module does not load. It does not wait for an end. */
 async function ended(job: ThreadJob, payload: unknown): Promise<Returned | Threw | null> {
   const handler = await loading.catch(() => null)
   if (!handler) return null
@@ -104,7 +104,7 @@ async function call(handler: (job: Job) => unknown, no: number, job: Job): Promi
     const effects = await prepareEffects(Job.stagedIn(job)?.all(), anyStore)
     return { type: 'returned', job: no, returned, isFate: isOurs, effects, costs: Job.costsIn(job) }
   } catch (error) {
-    // Where the effects of a death cannot be prepared, that is the error.
+    // If the effects of a `Permanent` cannot be prepared, that error is sent instead.
     return { type: 'threw', job: no, error: await toSent(error).catch(described), costs: Job.costsIn(job) }
   }
 }
@@ -120,18 +120,25 @@ function sendEnd(end: Returned | Threw): void {
 }
 
 async function importHandler(): Promise<(job: Job) => unknown> {
-  const { default: handler } = await import(module)
-  if (typeof handler === 'function') return handler
+  const { default: exported } = await import(module)
+  const handler = ofCommonJs(exported)
+  if (typeof handler === 'function') return handler as (job: Job) => unknown
   const message = `The module ${module} must export its handler by default: export default async (job) => { … }; got ${show(handler)}.`
   throw new HoldfastError('INVALID_OPTION', message, { option: 'handler' })
 }
 
-function tellLeftover(kind: Leftover['kind'], from: ThreadJob | undefined, error: SentError): void {
+/** A module that was compiled to CommonJS is `exports` to an import, and its default export is a property of that. */
+function ofCommonJs(exported: unknown): unknown {
+  const isCompiled = typeof exported === 'object' && exported !== null && '__esModule' in exported
+  return isCompiled && 'default' in exported ? exported.default : exported
+}
+
+function sendLeftover(kind: Leftover['kind'], from: ThreadJob | undefined, error: SentError): void {
   const of = from ? { id: from.claimed.id, attempt: from.claimed.attempt } : null
   send({ type: 'leftover', job: current?.no ?? 0, kind, of, error })
 }
 
-/** Takes what is between the worker and this file out of what every module can read. */
+/** Removes the port and the permit from `workerData`, which every module can read. */
 function takeThreadData(): ThreadData {
   const shared = workerData as Partial<Record<keyof ThreadData, unknown>>
   const data = { ...shared } as unknown as ThreadData
@@ -140,7 +147,7 @@ function takeThreadData(): ThreadData {
   return data
 }
 
-/** Whatever was thrown, as data. */
+/** Anything that was thrown, as plain data. */
 async function toSent(thrown: unknown): Promise<SentError> {
   const delayMs = delayAskedBy(thrown)
   const sent = { ...described(thrown), ...reasonOf(thrown), ...(isDelay(delayMs) && { delayMs }) }
@@ -167,6 +174,6 @@ function reasonOf(thrown: unknown): { readonly reason?: string } {
 }
 
 function changedFate(returned: unknown): HoldfastError {
-  const message = `What job.snooze, release, outcome, offer and closeGate give is returned as it is; got ${show(returned)}.`
+  const message = `A handler must return what job.snooze, release, outcome, offer or closeGate returned, unchanged; got ${show(returned)}.`
   return new HoldfastError('INVALID_OPTION', message)
 }

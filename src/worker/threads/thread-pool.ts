@@ -1,17 +1,19 @@
-// A pool of threads for handlers that keep a core busy. A handler in a module runs here as it would in the main thread: the
-// same job, signal, progress, effects. Each thread runs one job at a time and is used again. A thread that ends under its
-// job, by `process.exit`, an error that no code caught or too little memory, fails that job alone and is replaced; one whose
-// job ignores its signal is ended by force. thread.ts says when that does not work; such a thread is stuck.
+// A pool of threads for handlers that keep a core busy. A handler in a module runs here as it would in the main thread, with the
+// same job, signal, progress and effects. Each thread runs one job at a time and is used again.
 //
-// Bounds. At most `count` threads serve jobs. A stuck thread is replaced, but with those that are ending or stuck there are
+// - A thread may end before its job does: by `process.exit`, by an error that no code caught, or by too little memory. That
+//   fails this job alone, and the thread is replaced.
+// - A thread whose job ignores its signal is ended by force. If that does not work, the thread is stuck (see thread.ts).
+//
+// BOUNDS. At most `count` threads serve jobs. A stuck thread is replaced, but with those that are ending or stuck there are
 // never more than twice `count` threads. So with s stuck threads min(count, 2 · count − s) jobs can run, and the worker claims
 // no more than that (`most`). A job that comes while threads are ending waits for one of them. A job that comes when all are
 // stuck is released at no cost.
 //
-// The clock of a job stands still from the call until its handler begins, so waiting for a thread, its start and the loading of
-// its module cost nothing of the job's timeout. Loading has a bound of its own.
+// TIMEOUTS. The timeout of a job is paused from the call until its handler begins. So the wait for a thread, its start and the
+// loading of its module do not count against the timeout. Loading has a bound of its own.
 //
-// Loading. `load` starts one thread without a job, to find out whether the module loads. Until it has, `most` is 0:
+// LOADING. `load` starts one thread without a job, to find out whether the module loads. Until it has, `most` is 0:
 //
 //   loading ──▶ loaded ──a new thread fails to load──▶ failing
 //      └──fails──▶ failing ──after a pause, tried in a new thread──▶ loaded
@@ -33,7 +35,7 @@ export interface ThreadOptions {
 /** How long a thread that is ended may live on before it is stuck. */
 export const killMs = 1_000
 
-/** How long a module may take to load; the timeout of its queue where that is longer. */
+/** How long a module may take to load; the timeout of its queue if that is longer. */
 export const loadMs = 60_000
 
 const times = { killMs, beginMs: 2_000, loadMs, loadPauseMs: 500, loadPauseMaxMs: 30_000 }
@@ -42,20 +44,20 @@ export interface StuckThread {
   readonly thread: number
   readonly work: ThreadWork
   readonly reason: EndReason
-  /** When it was told to end. */
+  /** When it was terminated. */
   readonly since: number
 }
 
 export interface ThreadPoolListener {
   stuck(thread: StuckThread): void
-  /** It has ended after all. */
+  /** A stuck thread has ended. */
   freed(thread: StuckThread): void
   leftover(thread: number, leftover: ThreadLeftover): void
-  /** So many jobs can run from now on. */
+  /** At most this many jobs can run from now on. */
   most(most: number): void
-  /** The module does not load. Told once, until it has loaded. */
+  /** The module does not load. Called once, until it has loaded. */
   unloadable(error: HoldfastError): void
-  /** The module has loaded after all. */
+  /** The module has loaded, after it failed to. */
   loadable(failedMs: number): void
 }
 
@@ -71,7 +73,7 @@ export class ThreadPool {
   readonly #stuck = new Map<Thread, StuckThread>()
   /** Threads that are stuck in their module before they had a job. */
   readonly #stuckLoading = new Set<Thread>()
-  /** Asked to load the module before the first job. */
+  /** The first load of the module, before any job, is under way. */
   #isLoading = false
   #isClosed = false
   #failing: { readonly error: HoldfastError; readonly since: number; readonly tries: number } | null = null
@@ -88,14 +90,14 @@ export class ThreadPool {
     return [...this.#stuck.values()]
   }
 
-  /** How many jobs can run at a time. */
+  /** The most jobs that can run at a time now. */
   get most(): number {
     if (this.#isLoading || this.#failing || this.#isClosed) return 0
     const { count } = this.#options
     return Math.max(0, Math.min(count, 2 * count - this.#stuck.size - this.#stuckLoading.size))
   }
 
-  /** Why the module does not load; null while that is not known, and when it has loaded. */
+  /** Why the module does not load; null while it is being loaded, and when it has loaded. */
   get loadError(): HoldfastError | null {
     return this.#failing?.error ?? null
   }
@@ -105,7 +107,7 @@ export class ThreadPool {
     return this.#isLoading
   }
 
-  /** No job can run until the module has loaded. The listener is told of `most` then, or that the module does not load. */
+  /** No job can run until the module has loaded. Then the listener gets `most`; if it does not load, `unloadable`. */
   load(): void {
     this.#isLoading = true
     this.#listener.most(this.most)
@@ -143,7 +145,7 @@ export class ThreadPool {
   async #runIn(thread: Thread, job: Job): Promise<unknown> {
     this.#running.set(thread, job)
     try {
-      job.signal.throwIfAborted() // it may have been while it waited
+      job.signal.throwIfAborted() // it may have aborted while the job waited for the thread
       return await thread.run(job)
     } finally {
       this.#running.delete(thread)
@@ -151,7 +153,7 @@ export class ThreadPool {
     }
   }
 
-  /** Null: there is none, and none is to come. */
+  /** Null: no thread is free, and none will be. */
   async #take(signal: AbortSignal): Promise<Thread | null> {
     signal.throwIfAborted()
     const ready = this.#ready()
@@ -208,9 +210,9 @@ export class ThreadPool {
   }
 
   #tryToLoad(): void {
-    const hasRoom = this.#threads.size < 2 * this.#options.count
-    if (hasRoom) this.#start()
-    else this.#retryLater() // the others end, or are stuck in native code
+    const mayStart = this.#threads.size < 2 * this.#options.count
+    if (mayStart) this.#start()
+    else this.#retryLater() // the others are ending, or are stuck in native code
   }
 
   #retryLater(): void {
@@ -283,7 +285,7 @@ export class ThreadPool {
 
   #leftover(thread: Thread, leftover: ThreadLeftover): void {
     this.#listener.leftover(thread.id, leftover)
-    if (!this.#free.includes(thread)) return // it ends with its job
+    if (!this.#free.includes(thread)) return // it runs a job, and is ended after it
     this.#forget(thread)
     thread.end('leftover')
   }

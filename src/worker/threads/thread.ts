@@ -1,27 +1,30 @@
-// One thread of a pool, as its worker sees it. It runs one job at a time.
+// One thread of a pool, on the side of the worker. It runs one job at a time.
 //
 //   open ──▶ ending ──▶ over
 //                └──still there after killMs──▶ stuck ──▶ over
 //
-// Ending a thread takes effect when its JavaScript goes on: one that is blocked in native code (`execSync`, a query of a
-// synchronous database driver, a file system that does not answer) stays until that call returns. Then it is stuck: its job is
-// given up here, and the thread lives on until the call returns. Nothing that it sends is heard any more.
+// STUCK. A terminated thread ends when its JavaScript runs again. A thread that is blocked in native code (`execSync`, a query
+// of a synchronous database driver, a file system that does not answer) lives until that call returns. Until then it is stuck:
+// the worker abandons its job, and ignores every message from the thread.
 //
-// A start has three moments. The worker sends it; the handler begins; the worker hears of that. Until the handler begins the
-// start can be taken back (see `permit` in messages.ts), and then the handler never begins. That happens when the job is
-// aborted, and when the thread does not come to it because it is busy with what an earlier job left behind.
+// START. A start has three moments. The worker sends it; the handler begins; the worker receives the message that it began. Until
+// the handler begins, the start can be withdrawn (see `permit` in messages.ts), and then the handler never begins. That happens
+// when the job is aborted, and when the thread does not read the start because code of an earlier job keeps it busy.
 //
-// A thread loads its module once, when it starts, whether a job was sent or not. If the module does not load (it throws, has no
-// handler, ends the thread, or takes longer than loadMs), the thread is ended and its listener is told. A job that was sent
-// meanwhile has never begun: it is released at no cost.
+// LOADING. A thread loads its module once, when it starts, whether a job was sent or not. If the module does not load (it throws,
+// has no handler, ends the thread, or takes longer than loadMs), the thread is ended and its listener is called. A job that was
+// sent meanwhile has never begun: it is released at no cost.
 
+import { existsSync } from 'node:fs'
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
 import type { JobError } from '../../job/record.ts'
 import { Permanent } from '../../lease/permanent.ts'
 import { RetryLater } from '../../lease/retry-later.ts'
+import { textOfBundled, textOfFile } from '../../runtime/thread-program.ts'
 import { adopt, release } from '../fate.ts'
 import { Job } from '../job.ts'
+import { bundled } from './bundled.ts'
 import {
   type FormerJob,
   type FromThread,
@@ -58,10 +61,10 @@ export interface ThreadListener {
   unloadable(thread: Thread, error: HoldfastError): void
 }
 
-/** Something that was left behind in a thread threw, or ended the thread. */
+/** Code that an earlier job left running in a thread threw an error, or ended the thread. */
 export interface ThreadLeftover {
   readonly kind: 'uncaught' | 'exit'
-  /** The job that it came from; null where that is not known. */
+  /** The job that it came from; null if that is not known. */
   readonly of: FormerJob | null
   /** The job that ran meanwhile. */
   readonly current: string | null
@@ -77,7 +80,7 @@ export interface ThreadWork {
   readonly queue: string
   readonly attempt: number
   readonly maxAttempts: number
-  /** When its handler began, or it was sent. */
+  /** When its handler began, or the start was sent if it has not begun. */
   readonly since: number
 }
 
@@ -91,11 +94,11 @@ interface Current {
   readonly reject: (error: unknown) => void
 }
 
-/** Numbers of jobs start again after this one; 32 bits hold them. */
+/** The numbers of jobs start again after this one, so that they fit into 32 bits. */
 const noMax = 2 ** 30
 
 export class Thread {
-  /** By which Node names it. */
+  /** Node's number of the thread. */
   readonly id: number
   /** Resolves when it has ended, or is stuck. */
   readonly gone: Promise<void>
@@ -110,9 +113,9 @@ export class Thread {
   #work: ThreadWork | null = null
   #isLoaded = false
   #loadTimer: NodeJS.Timeout
-  /** Runs while a job was sent to a thread that has loaded its module, and its handler has not begun. */
+  /** Set while the thread has loaded its module and was sent a job whose handler has not begun. */
   #startTimer: NodeJS.Timeout | undefined
-  /** What an earlier job left behind has thrown: it runs its job to the end and no other. */
+  /** Code of an earlier job has thrown: the thread runs its current job to the end, and no other. */
   #isSpent = false
   #state: 'open' | 'ending' | 'stuck' | 'over' = 'open'
   #endReason: EndReason = 'shutdown'
@@ -125,10 +128,10 @@ export class Thread {
     const { module, maxMemoryMb, loadMs } = settings
     this.#settings = settings
     this.#listener = listener
-    const program = import.meta.url.endsWith('.ts') ? './thread-main.ts' : './thread-main.js'
     const { port1, port2 } = new MessageChannel()
     const workerData: ThreadData = { module: module.href, port: port2, permit: this.#permit }
-    this.#worker = new Worker(new URL(program, import.meta.url), {
+    this.#worker = new Worker(programText(), {
+      eval: true,
       workerData,
       transferList: [port2],
       name: 'holdfast-handler',
@@ -144,7 +147,7 @@ export class Thread {
     port1.unref()
     const tooLong = () => this.#doesNotLoad(new Error(`it took longer than ${loadMs} ms.`))
     this.#loadTimer = setTimeout(tooLong, Math.min(loadMs, timerMaxMs)).unref()
-    this.#worker.unref() // a job that runs keeps the process alive, a thread that waits for one does not
+    this.#worker.unref() // a running job keeps the process alive, an idle thread does not
     this.#worker.on('error', (error: unknown) => {
       this.#why ??= error instanceof Error ? error : new Error(String(error))
     })
@@ -156,7 +159,7 @@ export class Thread {
     return this.#state === 'open' && !this.#isSpent
   }
 
-  /** It was ended, whether it is still there or not. */
+  /** It was terminated, whether it has ended yet or not. */
   get isEnding(): boolean {
     return this.#state !== 'open'
   }
@@ -169,7 +172,7 @@ export class Thread {
     return this.#endReason
   }
 
-  /** When it was told to end. */
+  /** When it was terminated. */
   get endedAt(): number {
     return this.#endedAt
   }
@@ -197,18 +200,18 @@ export class Thread {
     return promise.finally(() => signal.removeEventListener('abort', abort))
   }
 
-  /** Ends it, by force. */
+  /** Ends the thread by force. */
   end(reason: EndReason): void {
     if (this.#state !== 'open') return
     this.#state = 'ending'
     this.#endReason = reason
     this.#endedAt = Date.now()
-    // An event loop that was busy meanwhile hears of the exit first.
+    // If the event loop was busy meanwhile, `setImmediate` lets it handle the exit first.
     this.#killTimer = setTimeout(() => setImmediate(() => this.#doesNotEnd()), this.#settings.killMs)
-    this.#worker.terminate() // never rejects; `exit` tells
+    this.#worker.terminate() // never rejects; the `exit` event follows
   }
 
-  // What the thread says.
+  // Messages from the thread.
 
   #receive(received: unknown): void {
     const message = readFromThread(received)
@@ -220,10 +223,10 @@ export class Thread {
     if (message.type === 'leftover') this.#leftover(message)
     else if (message.type === 'loaded') this.#loaded()
     else if (message.type === 'unloadable') this.#doesNotLoad(toThrown(message.error))
-    else if (this.#current?.no === message.job) this.#heed(this.#current, message)
+    else if (this.#current?.no === message.job) this.#handle(this.#current, message)
   }
 
-  #heed({ no, job }: Current, message: Exclude<FromThread, Leftover | Loading>): void {
+  #handle({ no, job }: Current, message: Exclude<FromThread, Leftover | Loading>): void {
     switch (message.type) {
       case 'began':
         clearTimeout(this.#startTimer)
@@ -255,7 +258,7 @@ export class Thread {
     }
   }
 
-  /** Anything that goes wrong here is a failure of this job alone. */
+  /** An error here fails this job alone. */
   #handlerEnded(message: Returned | Threw): void {
     const current = this.#finish()
     if (!current) return
@@ -271,7 +274,7 @@ export class Thread {
     }
   }
 
-  /** What the thread sent cannot be read; it may have been the end of the job, so the job has no other. */
+  /** A message could not be read. It may have been the end of the job, so no other end may come: the job has failed. */
   #unreadable(error: unknown): void {
     const message = `A handler in a thread returns and logs plain data: ${String((error as Error)?.message ?? error)}`
     this.#finish()?.reject(new HoldfastError('INVALID_PAYLOAD', message, {}, { cause: error }))
@@ -285,12 +288,12 @@ export class Thread {
     this.#listener.leftover(this, { kind, of, current: current?.job.id ?? null, error: toJobError(error) })
   }
 
-  // How a job leaves it.
+  // How a job ends.
 
-  /** The job was aborted. A handler that has begun hears it; one that has not never begins. */
+  /** The job was aborted. If its handler has begun, its signal aborts; otherwise it never begins. */
   #abort(no: number, reason: unknown): void {
     if (this.#current?.no !== no) return
-    if (!this.#takeBack(no)) {
+    if (!this.#withdraw(no)) {
       this.#send({ type: 'abort', job: no, error: toSent(reason) })
       return
     }
@@ -304,7 +307,7 @@ export class Thread {
   }
 
   #doesNotBegin(no: number): void {
-    if (this.#current?.no !== no || !this.#takeBack(no)) return
+    if (this.#current?.no !== no || !this.#withdraw(no)) return
     const current = this.#finish()
     this.end('leftover')
     current?.resolve(unstarted)
@@ -318,10 +321,10 @@ export class Thread {
     this.#listener.loaded(this)
   }
 
-  /** A thread that was ended for another reason, while it loaded, says nothing about its module. */
+  /** Does nothing if the thread was ended for another reason while it loaded: that says nothing about its module. */
   #doesNotLoad(cause: Error): void {
     if (this.#state !== 'open' || this.#isLoaded) return
-    if (this.#current && !this.#takeBack(this.#current.no)) return // the handler began just now, so the module has loaded
+    if (this.#current && !this.#withdraw(this.#current.no)) return // the handler began just now, so the module has loaded
     const { module } = this.#settings
     clearTimeout(this.#loadTimer)
     const current = this.#finish()
@@ -334,7 +337,7 @@ export class Thread {
     if (this.#state !== 'ending') return
     this.#state = 'stuck'
     const current = this.#finish()
-    this.#worker.unref() // `terminate` has made the process wait for it
+    this.#worker.unref() // `terminate` has referenced it again
     this.#isGone()
     this.#listener.stuck(this)
     const { signal } = current?.job ?? {}
@@ -346,11 +349,11 @@ export class Thread {
   #exited(code: number): void {
     for (let read = receiveMessageOnPort(this.#port); read; read = receiveMessageOnPort(this.#port))
       this.#receive(read.message)
-    this.#doesNotLoad(crashed(this.#why, code)) // unless it has loaded, or was ended
+    this.#doesNotLoad(crashed(this.#why, code)) // does nothing if the module has loaded or the thread was ended
     clearTimeout(this.#killTimer)
     clearTimeout(this.#loadTimer)
     const no = this.#current?.no
-    const hasBegun = no === undefined || !this.#takeBack(no)
+    const hasBegun = no === undefined || !this.#withdraw(no)
     const current = this.#finish()
     this.#port.close()
     this.#state = 'over'
@@ -361,8 +364,8 @@ export class Thread {
     else current?.reject(crashed(this.#why, code))
   }
 
-  /** False: the handler has begun. */
-  #takeBack(no: number): boolean {
+  /** Withdraws the start. False: the handler has begun. */
+  #withdraw(no: number): boolean {
     return Atomics.compareExchange(this.#permit, 0, no, 0) === no
   }
 
@@ -378,6 +381,11 @@ export class Thread {
   #send(message: ToThread): void {
     this.#port.postMessage(message)
   }
+}
+
+function programText(): string {
+  const file = { from: import.meta.url, module: 'worker/threads/thread', program: 'thread-main' }
+  return textOfFile(file) ?? textOfBundled(bundled)
 }
 
 /** The longest that a timer of Node waits. */
@@ -406,8 +414,12 @@ function crashed(why: Error | null, code: number): ThreadCrashed {
   return new ThreadCrashed(`The thread that ran this job ended${how}.`, { cause: why })
 }
 
-function unloadable({ href }: URL, cause: Error): HoldfastError {
-  const message = `The handler module ${href} does not load: ${cause.message}`
+function unloadable({ href, protocol }: URL, cause: Error): HoldfastError {
+  const isMissing = protocol === 'file:' && !existsSync(new URL(href))
+  const advice = isMissing
+    ? ' Check its URL. A bundler does not follow it: build the module as an entry point of its own, and give the URL of what was built.'
+    : ''
+  const message = `The handler module ${href} does not load: ${cause.message}${advice}`
   return new HoldfastError('INVALID_OPTION', message, { option: 'handler', module: href }, { cause })
 }
 
@@ -420,7 +432,7 @@ function toJobError({ name, message, stack, code }: SentError): JobError {
   return { name, message, ...(stack !== undefined && { stack }), ...(code !== undefined && { code }) }
 }
 
-/** The error as it was in its thread, of the class that matters here. */
+/** The error as it was in its thread, as a `Permanent` or `RetryLater` if it was one. */
 function toThrown({ name, message, stack, code, effects, reason, isPermanent, delayMs }: SentError): Error {
   const plain = delayMs === undefined ? new Error(message) : new RetryLater(message, { delay: delayMs })
   const error = isPermanent ? new Permanent(message, { prepared: effects ?? null }) : plain

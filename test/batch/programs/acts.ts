@@ -1,4 +1,4 @@
-// Does to the batch with the key `k` what each line on its stdin says, and says what came of it.
+// Applies each line of its stdin to the batch with the key `k`, and prints the result.
 //   acts.ts <store>
 import { createInterface } from 'node:readline'
 import { isHoldfastError } from '../../../src/errors.ts'
@@ -25,7 +25,12 @@ for await (const line of createInterface({ input: process.stdin })) {
 async function act(wanted: Act): Promise<unknown> {
   switch (wanted.do) {
     case 'submit': {
-      const options = { name: 'b', key: 'k', concurrency: Number.POSITIVE_INFINITY, onComplete: { queue: 'told' } }
+      const options = {
+        name: 'b',
+        key: 'k',
+        concurrency: Number.POSITIVE_INFINITY,
+        onComplete: { queue: 'completions' },
+      }
       const batch = await holdfast.batch(options, itemsUpTo(wanted.items, wanted.dieAt))
       return (await batch.progress()).total
     }
@@ -39,11 +44,11 @@ async function act(wanted: Act): Promise<unknown> {
     case 'die':
       return die()
     default:
-      return steer(wanted.do)
+      return control(wanted.do)
   }
 }
 
-async function steer(as: 'pause' | 'resume' | 'cancel' | 'retryFailed' | 'delete'): Promise<unknown> {
+async function control(as: 'pause' | 'resume' | 'cancel' | 'retryFailed' | 'delete'): Promise<unknown> {
   try {
     const batch = await holdfast.getBatch({ key: 'k' })
     return (await batch?.[as]())?.state ?? null

@@ -1,4 +1,4 @@
-// Claims a job for a moment, says so, and stays until it is killed.
+// Claims a job with a short lease, prints a line, and stays until it is killed.
 import { open } from '../../../src/index.ts'
 
 const holdfast = await open(process.argv[2] ?? '')

@@ -1,4 +1,4 @@
-// A handler in a thread of its own that stages a follow-up job.
+// A handler in its own thread that stages a follow-up job.
 import type { Job } from '../../../src/index.ts'
 
 export default function stagesAJob(job: Job): void {

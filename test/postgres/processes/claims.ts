@@ -1,4 +1,4 @@
-// Claims as much as there is in one go, and says how much that was.
+// Claims as many jobs as there are in one call, and prints how many that were.
 //   claims.ts <url>
 import { open } from '../../../src/open.ts'
 import { say } from '../../sqlite/programs/conversation.ts'

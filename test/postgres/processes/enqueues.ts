@@ -1,4 +1,4 @@
-// Enqueues what it is told to, and says when it was answered.
+// Enqueues to each queue that it reads from its input, and prints when the enqueue was answered.
 //   enqueues.ts <url>
 import { open } from '../../../src/open.ts'
 import { machineMs } from '../../sqlite/process.ts'

@@ -1,4 +1,4 @@
-// A process whose clock is wrong by so many milliseconds. Does what it is told, one verb a line.
+// A process whose clock is wrong by this many milliseconds. Runs one verb for each line of its input.
 //   off-clock.ts <url> <ms>
 import './shift-clock.ts'
 import type { Lease } from '../../../src/lease/lease.ts'
@@ -10,25 +10,25 @@ await using holdfast = await open(url)
 const mail = holdfast.queue('mail')
 let lease: Lease | undefined
 say({ now: Date.now() })
-for (let told = await hear<Order>(); told !== undefined; told = await hear<Order>()) {
-  if (told.verb === 'enqueue') say((await mail.enqueue(told.payload, { delay: told.ms ?? 0 })).status)
-  if (told.verb === 'sweep') say(await holdfast.sweep())
-  if (told.verb === 'done')
+for (let order = await hear<Order>(); order !== undefined; order = await hear<Order>()) {
+  if (order.verb === 'enqueue') say((await mail.enqueue(order.payload, { delay: order.ms ?? 0 })).status)
+  if (order.verb === 'sweep') say(await holdfast.sweep())
+  if (order.verb === 'done')
     say(
       await lease?.done().then(
         ({ state }) => state,
         ({ code }) => code,
       ),
     )
-  if (told.verb === 'renew')
+  if (order.verb === 'renew')
     say(
       await lease?.renew().then(
         () => 'renewed',
         ({ code }) => code,
       ),
     )
-  if (told.verb === 'claim') {
-    const [claimed] = await mail.claim({ lease: told.ms ?? 1_000, wait: told.wait ?? 0 })
+  if (order.verb === 'claim') {
+    const [claimed] = await mail.claim({ lease: order.ms ?? 1_000, wait: order.wait ?? 0 })
     lease = claimed ?? lease
     say(claimed ? { payload: claimed.job.payload, attempt: claimed.job.attempt } : null)
   }

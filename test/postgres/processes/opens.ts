@@ -1,4 +1,4 @@
-// Opens the database at the same moment as others, and works.
+// Opens the database at the same moment as other processes, and works.
 //   opens.ts <url> <name>
 import { open } from '../../../src/open.ts'
 import { go, say } from '../../sqlite/programs/conversation.ts'

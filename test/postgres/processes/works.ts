@@ -1,5 +1,5 @@
-// Enqueues, claims and settles in all ways at full speed until told to end; then says how much, and what took longest since
-// it was told to measure.
+// Enqueues, claims and settles in all ways at full speed until its input says to end. Then prints the counts, and the longest
+// calls since its input said to measure.
 //   works.ts <url> <module with open> <queue>
 import type { Lease } from '../../../src/lease/lease.ts'
 import type { open as openThis } from '../../../src/open.ts'
@@ -9,7 +9,7 @@ const [url = '', module = '', queue = ''] = process.argv.slice(2)
 const { open }: { open: typeof openThis } = await import(module)
 await using holdfast = await open(url)
 const jobs = holdfast.queue(queue)
-await holdfast.sweep() // its first upkeep, which makes partitions, is not to be measured
+await holdfast.sweep() // the first upkeep makes partitions, and is not measured
 let longestMs: Record<string, number> = {}
 let enqueued = 0
 let isOver = false
@@ -48,7 +48,7 @@ async function consume(): Promise<void> {
 const producing = produce()
 const consuming = consume()
 say('at work')
-for (let told = await hear<string>(); told === 'measure'; told = await hear<string>()) longestMs = {}
+for (let order = await hear<string>(); order === 'measure'; order = await hear<string>()) longestMs = {}
 isOver = true
 await producing
 await consuming

@@ -1,5 +1,5 @@
-// Takes a document some way as Holdfast would have it: the row and its job in one transaction, the end of a job together
-// with what follows from it. It is killed at the same points, and nothing is left behind.
+// Processes a document in the recommended way: a row and its job in one transaction, the end of a job together with its
+// follow-ups. The program is killed at the same points as dies.ts, and leaves no orphan.
 //   dies-held.ts <store> <id> <where> <webhook>
 import { open } from '../../../src/open.ts'
 import { Documents } from '../documents.ts'
@@ -10,12 +10,12 @@ const [store = '', given = '', where = '', webhook = ''] = process.argv.slice(2)
 const id = Number(given)
 const documents = await Documents.open(store)
 const holdfast = await open(store)
-/** Of a claim that it dies with; of one that it settles, long enough on a busy machine. */
+/** Short for a claim that is never settled; for one that is, long enough on a busy machine. */
 const lease = (isLast: boolean) => (isLast ? '300ms' : '30s')
 
 await documents.run('begin')
 await documents.submit(id)
-if (where === 'lost submit publish') die() // then there is no row either, and whoever submitted was told nothing
+if (where === 'lost submit publish') die() // then there is no row either, and the caller got no answer
 await holdfast.queue(extraction(id)).enqueue({ id }, { tx: documents.tx })
 await documents.run('commit')
 if (where === 'lost notification') die()
@@ -25,7 +25,7 @@ if (where === 'lost retry publish') {
   await extracting?.retry(new Error('the first try failed'), { delay: '100ms' })
   die()
 }
-const sql = [{ text: documents.moves(id, 'extracted') }]
+const sql = [{ text: documents.updateText(id, 'extracted') }]
 if (where === 'lost webhook') {
   await extracting?.done(null, {
     sql,
@@ -37,4 +37,4 @@ await extracting?.done(null, { sql, enqueue: [{ queue: refinement(id), payload: 
 if (where === 'lost follow-up publish') die()
 await holdfast.queue(refinement(id)).claim({ lease: lease(true) })
 if (where === 'crashed follow-up') die()
-throw new Error(`nobody dies at ${where}`)
+throw new Error(`there is no point named ${where}`)

@@ -1,4 +1,4 @@
-// Declares a schedule of every second, works on its jobs, and says nothing more until it is killed or told to end.
+// Declares a schedule of every second and works on its jobs until it is killed or its input says to end.
 //   fires.ts <store>
 import { once } from 'node:events'
 import { open } from '../../../src/open.ts'

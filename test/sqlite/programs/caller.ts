@@ -1,6 +1,6 @@
-// An application that signs people up, each in a transaction of its own that carries an enqueue and may be rolled back.
-//   caller.ts <path> <name> <count>   says the names that it committed
-//   caller.ts <path> <name> hold      enqueues, says so, and never ends its transaction
+// An application that signs people up, each in its own transaction that includes an enqueue and may be rolled back.
+//   caller.ts <path> <name> <count>   prints the names that it committed
+//   caller.ts <path> <name> hold      enqueues, prints the status, and never ends its transaction
 import { DatabaseSync } from 'node:sqlite'
 import { open } from '../../../src/open.ts'
 import { go, hear, say } from './conversation.ts'

@@ -1,4 +1,4 @@
-// Opens the file and has nothing more to do. With `busy` it hands over an enqueue and does not wait for it.
+// Opens the file and has nothing more to do. With `busy` it makes an enqueue and does not wait for its answer.
 //   idle.ts <path> [busy]
 import { open } from '../../../src/open.ts'
 import { say } from './conversation.ts'

@@ -1,4 +1,4 @@
-// Does one thing after the other and says a mark as soon as it was answered, for whoever watches the disk meanwhile.
+// Makes one call after the other and prints a mark after each answer, for a test that traces disk writes meanwhile.
 //   marks.ts durable | quick | first <path> | restarted
 import { writeSync } from 'node:fs'
 import { open } from '../../../src/open.ts'
@@ -13,7 +13,7 @@ const mail = holdfast.queue('mail')
 const numbers = (count: number) => Array.from({ length: count }, (_, payload) => ({ payload }))
 
 const programs: Record<string, () => Promise<void>> = {
-  /** Everything whose answer promises that it survives a loss of power. */
+  /** Every call whose answer promises that the write survives a loss of power. */
   async durable() {
     await mail.enqueueMany(numbers(9))
     const [done, retried, dead, released, snoozed, cancelled] = await mail.claim({ max: 6 })
@@ -52,7 +52,7 @@ const programs: Record<string, () => Promise<void>> = {
     mark('define')
   },
 
-  /** Everything that must not wait for the disk, each changing something. */
+  /** Every call that must not wait for the disk; each changes something. */
   async quick() {
     await mail.enqueueMany(numbers(3))
     await mail.enqueue('due', { delay: '10s' })
@@ -76,19 +76,19 @@ const programs: Record<string, () => Promise<void>> = {
     mark('read')
   },
 
-  /** A claim that is the first thing written after the file was opened. */
+  /** A claim that is the first write after the file was opened. */
   async first() {
     mark('start')
     await mail.claim()
     mark('claim')
   },
 
-  /** Claims now and again between so many enqueues that the log is moved into the file and starts anew. */
+  /** Occasional claims between so many enqueues that the log is checkpointed and restarted. */
   async restarted() {
     mark('start')
     for (let n = 1; n <= 6; n++) {
       await mail.enqueueMany(numbers(1_000))
-      await holdfast.queues() // what the store does after an answer is over now
+      await holdfast.queues() // the store's work after the answer has ended
       mark(`enqueue ${n}`)
       await mail.claim()
       mark(`claim ${n}`)

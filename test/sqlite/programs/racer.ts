@@ -1,4 +1,4 @@
-// Opens the file when told to, enqueues one job for every key, and says what it was answered.
+// Waits for the test, opens the file, enqueues one job for every key, and prints the answers.
 //   racer.ts <path> <keys>
 import { open } from '../../../src/open.ts'
 import { go, say } from './conversation.ts'

@@ -1,4 +1,4 @@
-// Comes and goes: opens the file, enqueues a job, reads, and closes again, a number of times.
+// Opens the file, enqueues a job, reads, and closes again, this many times.
 //   visitor.ts <path> <visits>
 import { open } from '../../../src/open.ts'
 import { go, say } from './conversation.ts'

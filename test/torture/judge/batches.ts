@@ -1,5 +1,8 @@
-// Promises about batches: each item once, through every death of who submits; counts that equal a recount; nothing starts that
-// was told not to; the end is told once.
+// Promises about batches:
+// - A batch has each item once, however often its submitting processes die.
+// - Its counts equal a recount.
+// - A paused or cancelled batch starts nothing.
+// - Its completion is enqueued once a round.
 
 import type { BatchProgress } from '../../../src/batch/progress.ts'
 import type { JobInfo } from '../../../src/client/job-info.ts'
@@ -8,14 +11,14 @@ import type { Note } from '../journal.ts'
 import type { Observation } from '../observe.ts'
 import { completions } from '../world.ts'
 import { type Evidence, isPossible, labelOf, type Payload } from './evidence.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 
-/** Promise: a batch has each of its items once, and counts what became of them. */
+/** Promise: a batch has each of its items once, and counts how they ended. */
 export function judgeBatches(evidence: Evidence): Ruling {
-  return together(
+  return combine(
     submissions(evidence),
-    strangers(evidence),
-    whole(evidence),
+    itemsOutsideBatches(evidence),
+    incompleteBatches(evidence),
     undeleted(evidence),
     miscounted('after the last fault', evidence.found),
     miscounted('in the end', evidence.left),
@@ -23,10 +26,10 @@ export function judgeBatches(evidence: Evidence): Ruling {
   )
 }
 
-/** A key has one batch, whoever submits. */
+/** A key has one batch, whichever process submits. */
 function submissions(evidence: Evidence): Ruling {
   const keyed = Map.groupBy(evidence.left.batches, ({ key }) => key)
-  return together(
+  return combine(
     check(evidence.of('submit'), ({ asked: { key }, answer }) => {
       const ids = (keyed.get(key) ?? []).map(({ id }) => id)
       if (ids.length > 1) return [`key ${key} has the batches ${ids.join(' and ')}`]
@@ -34,9 +37,9 @@ function submissions(evidence: Evidence): Ruling {
         ? []
         : [`${key} was submitted to ${answer.batch}, and has ${ids}`]
     }),
-    check(evidence.of('submitOnce'), ({ asked: { labels, fleeting }, answer }) => {
+    check(evidence.of('submitOnce'), ({ asked: { labels, shortLived }, answer }) => {
       if (answer === null || evidence.deletedBatches.has(answer.batch)) return []
-      if (fleeting) return survivors(evidence.left, labels, answer.batch)
+      if (shortLived) return survivors(evidence.left, labels, answer.batch)
       const items = itemsOf(evidence.left, answer.batch)
       return labels.length === items.length
         ? []
@@ -45,20 +48,20 @@ function submissions(evidence: Evidence): Ruling {
   )
 }
 
-/** The record of a batch may be gone; each of its items is there, whoever brought it back meanwhile. */
+/** The record of the batch may be pruned. Each of its items must exist, even if it was requeued meanwhile. */
 function survivors({ jobs }: Observation, labels: readonly string[], batch: string): string[] {
   const there = new Set(jobs.map(labelOf))
   return labels
     .filter((label) => !there.has(label))
-    .map((label) => `item ${label} of ${batch}, which may be gone, is lost`)
+    .map((label) => `item ${label} of ${batch}, whose record may be pruned, is lost`)
 }
 
 function itemsOf({ jobs }: Observation, batch: string): JobInfo[] {
   return jobs.filter((job) => job.batch === batch)
 }
 
-/** Every item is in a batch that is there. */
-function strangers({ left, deletedBatches }: Evidence): Ruling {
+/** Every item is in a batch that exists. */
+function itemsOutsideBatches({ left, deletedBatches }: Evidence): Ruling {
   const known = new Set(left.batches.map(({ id }) => id))
   const items = left.jobs.filter((job) => (job.payload as Payload).kind === 'item')
   return check(items, ({ id, batch }) => {
@@ -67,8 +70,8 @@ function strangers({ left, deletedBatches }: Evidence): Ruling {
   })
 }
 
-/** What a key stands for is there, in the end all of it: but of one that was cancelled half-way only the beginning. */
-function whole({ left }: Evidence): Ruling {
+/** In the end a batch with a key has all its items. One that was cancelled before has the first of them, without a gap. */
+function incompleteBatches({ left }: Evidence): Ruling {
   return check(left.batches, (batch) => {
     const { id, key, state, total } = batch
     if (key === null) return []
@@ -76,15 +79,15 @@ function whole({ left }: Evidence): Ruling {
     const labels = itemsOf(left, id).map(labelOf)
     const missing = due.slice(0, total).filter((label) => !labels.includes(label))
     const faults = missing.map((label) => `item ${label} of ${id} is missing`)
-    if (labels.length !== total) faults.push(`${id} says to have ${total} items, and has ${labels.length}`)
+    if (labels.length !== total) faults.push(`${id} reports ${total} items, and has ${labels.length}`)
     if (total !== due.length && state !== 'cancelled') faults.push(`${id} has ${total} of ${due.length} items`)
     return faults
   })
 }
 
-/** One that was deleted stays away. */
+/** A deleted batch does not come back. */
 function undeleted(evidence: Evidence): Ruling {
-  const deletions = evidence.of('steer').filter(({ asked, answer }) => asked.as === 'delete' && answer !== null)
+  const deletions = evidence.of('control').filter(({ asked, answer }) => asked.as === 'delete' && answer !== null)
   return check(deletions, ({ asked: { batch } }) => {
     const isThere = evidence.left.batches.some(({ id }) => id === batch)
     const items = itemsOf(evidence.left, batch).map(({ id }) => id)
@@ -100,9 +103,9 @@ function miscounted(when: string, seen: Observation): Ruling {
     const labelled = Map.groupBy(items, ({ state }) => state)
     const counted = Object.fromEntries(states.map((state) => [state, labelled.get(state)?.length ?? 0]))
     const waiting = items.filter(({ state }) => ['held', 'scheduled', 'ready'].includes(state)).length
-    const told = Object.fromEntries(states.map((state) => [state, batch[state]]))
+    const reported = Object.fromEntries(states.map((state) => [state, batch[state]]))
     return [
-      ...differing(batch, when, 'has', { ...told, waiting: batch.waiting }, { ...counted, waiting }),
+      ...differing(batch, when, 'has', { ...reported, waiting: batch.waiting }, { ...counted, waiting }),
       ...differing(batch, when, 'outcomes', batch.outcomes, tallied(items.map(({ outcome }) => outcome))),
       ...differing(batch, when, 'warnings', batch.warnings, tallied(items.map(({ warning }) => warning))),
       ...differing(batch, when, 'costs', batch.costs, spent(items)),
@@ -112,11 +115,13 @@ function miscounted(when: string, seen: Observation): Ruling {
 
 type Amounts = Readonly<Record<string, number>>
 
-function differing({ id }: BatchProgress, when: string, what: string, told: Amounts, counted: Amounts): string[] {
-  const names = new Set([...Object.keys(told), ...Object.keys(counted)])
+function differing({ id }: BatchProgress, when: string, what: string, reported: Amounts, counted: Amounts): string[] {
+  const names = new Set([...Object.keys(reported), ...Object.keys(counted)])
   return [...names]
-    .filter((name) => (told[name] ?? 0) !== (counted[name] ?? 0))
-    .map((name) => `${when} ${id} ${what}: it says ${told[name] ?? 0} ${name}, and its items ${counted[name] ?? 0}`)
+    .filter((name) => (reported[name] ?? 0) !== (counted[name] ?? 0))
+    .map(
+      (name) => `${when} ${id} ${what}: it reports ${reported[name] ?? 0} ${name}, and its items ${counted[name] ?? 0}`,
+    )
 }
 
 function tallied(labels: readonly (string | null)[]): Amounts {
@@ -124,7 +129,7 @@ function tallied(labels: readonly (string | null)[]): Amounts {
   return Object.fromEntries([...Map.groupBy(named, (label) => label)].map(([label, { length }]) => [label, length]))
 }
 
-/** Of every run, well ended or not. */
+/** The costs of all runs, also of failed ones. */
 function spent(items: readonly JobInfo[]): Amounts {
   const sums: Record<string, number> = {}
   for (const { costs } of items.flatMap(({ history }) => history)) {
@@ -133,7 +138,7 @@ function spent(items: readonly JobInfo[]): Amounts {
   return sums
 }
 
-/** What was said of an item when it was settled stands. */
+/** An item keeps the outcome that it was settled with. */
 function otherOutcomes(evidence: Evidence): Ruling {
   const said = evidence.of('settle').filter(({ asked, answer }) => asked.as === 'done' && answer?.state === 'done')
   return check(said, ({ asked: { id, outcome } }) => {
@@ -144,13 +149,13 @@ function otherOutcomes(evidence: Evidence): Ruling {
 }
 
 /** Promise: a batch that is paused or cancelled starts nothing. */
-export function judgeSteering(evidence: Evidence): Ruling {
-  const steered = Map.groupBy(evidence.of('steer').filter(isPossible), ({ asked }) => asked.batch)
+export function judgeControls(evidence: Evidence): Ruling {
+  const controls = Map.groupBy(evidence.of('control').filter(isPossible), ({ asked }) => asked.batch)
   const claims = evidence.of('claim').filter(({ answer }) => answer?.length)
   return check(claims, (claim) =>
     (claim.answer ?? []).flatMap(({ id }) => {
       const batch = evidence.jobs.get(id)?.[0]?.batch ?? ''
-      const stop = stopBefore(claim, steered.get(batch) ?? [], revivals(evidence, batch))
+      const stop = stopBefore(claim, controls.get(batch) ?? [], possibleNewRounds(evidence, batch))
       return stop ? [`${claim.asked.worker} got ${id} of batch ${batch} after its ${stop.asked.as}`] : []
     }),
   )
@@ -158,60 +163,61 @@ export function judgeSteering(evidence: Evidence): Ruling {
 
 type Span = Pick<Note, 'at' | 'answeredAt'>
 
-/** A pause or a cancel that had been answered when the claim was made, and that nobody may have undone. */
+/** A pause or a cancel that was answered before the claim was made, and that no other call may have undone. */
 function stopBefore(
   claim: Note<'claim'>,
-  steered: readonly Note<'steer'>[],
-  revived: readonly Span[],
-): Note<'steer'> | undefined {
-  return steered.find((stop) => {
+  controls: readonly Note<'control'>[],
+  newRounds: readonly Span[],
+): Note<'control'> | undefined {
+  return controls.find((stop) => {
     if (stop.answer === null || (stop.answeredAt ?? Infinity) > claim.at) return false
     if (stop.asked.as === 'cancel') return true
     if (stop.asked.as !== 'pause' || stop.answer.state !== 'paused') return false
-    const ends = [...steered.filter(({ asked }) => asked.as === 'resume'), ...revived]
+    const ends = [...controls.filter(({ asked }) => asked.as === 'resume'), ...newRounds]
     return !ends.some((end) => end.at <= (claim.answeredAt ?? Infinity) && (end.answeredAt ?? Infinity) >= stop.at)
   })
 }
 
 /**
- * What may have begun another round of the batch. A pause ends with the round that it was asked for, and the last items of
- * a paused one can still be cancelled or deleted, or end where they run.
+ * Calls that may have begun another round of the batch. A pause ends with its round, and a paused round can end: its last items
+ * may be cancelled or deleted, or finish because they were already running.
  */
-function revivals(evidence: Evidence, batch: string): readonly Span[] {
+function possibleNewRounds(evidence: Evidence, batch: string): readonly Span[] {
   const rounds = evidence.left.batches.find(({ id }) => id === batch)?.round ?? 1
   if (rounds === 1) return []
   return [
-    ...evidence.of('steer').filter(({ asked }) => asked.batch === batch && asked.as === 'retryFailed'),
+    ...evidence.of('control').filter(({ asked }) => asked.batch === batch && asked.as === 'retryFailed'),
     ...evidence.of('requeue').filter(({ asked }) => evidence.jobs.get(asked.id)?.[0]?.batch === batch),
     ...evidence.of('requeueAll'),
   ].filter(isPossible)
 }
 
-/** Promise: the completion of a batch is told once a round, as it ended. */
+/** Promise: the completion of a batch is enqueued once a round, with the state in which it ended. */
 export function judgeCompletions(evidence: Evidence): Ruling {
-  const told = evidence.left.jobs
+  const notices = evidence.left.jobs
     .filter(({ queue }) => queue === completions.name)
     .map(({ payload }) => payload as Payload)
   const known = new Set(evidence.left.batches.map(({ id }) => id))
-  return together(
-    check(evidence.left.batches, (batch) => untold(batch, told)),
-    check(told, ({ batchId = '' }) =>
+  return combine(
+    check(evidence.left.batches, (batch) => completionFaults(batch, notices)),
+    check(notices, ({ batchId = '' }) =>
       known.has(batchId) || evidence.deletedBatches.has(batchId)
         ? []
-        : [`${batchId} is not there, and is told to be over`],
+        : [`batch ${batchId} does not exist, and has a completion`],
     ),
   )
 }
 
-function untold({ id, state, round, finishedAt }: BatchProgress, told: readonly Payload[]): string[] {
+function completionFaults({ id, state, round, finishedAt }: BatchProgress, notices: readonly Payload[]): string[] {
   if (finishedAt === null) return [`batch ${id} is ${state}, and never finishes`]
-  const own = told.filter(({ batchId }) => batchId === id)
+  const own = notices.filter(({ batchId }) => batchId === id)
   const rounds = Array.from({ length: round }, (_, n) => n + 1)
   const faults = rounds
     .map((each) => ({ each, times: own.filter((notice) => notice.round === each).length }))
     .filter(({ times }) => times !== 1)
-    .map(({ each, times }) => `round ${each} of ${id} was told ${times} times`)
-  if (own.length > round && faults.length === 0) faults.push(`${id} had ${round} rounds, and ${own.length} were told`)
+    .map(({ each, times }) => `round ${each} of ${id} has ${times} completions`)
+  if (own.length > round && faults.length === 0)
+    faults.push(`${id} had ${round} rounds, and has ${own.length} completions`)
   const last = own.find((notice) => notice.round === round)
-  return last && last.state !== state ? [...faults, `${id} is ${state}, and was told to be ${last.state}`] : faults
+  return last && last.state !== state ? [...faults, `${id} is ${state}, and its completion says ${last.state}`] : faults
 }

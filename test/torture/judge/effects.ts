@@ -1,16 +1,16 @@
-// Promise: effects are there all or not at all: all where the settlement was answered, none where it was refused.
+// Promise: effects are applied all or not at all. All, if the settlement was answered; none, if it was refused.
 
 import type { JobInfo } from '../../../src/client/job-info.ts'
 import type { Note } from '../journal.ts'
 import { after, beforeKey, calls, deaths, effectKey, tasks, taskTag, work } from '../world.ts'
 import { type Evidence, labelOf, type Payload } from './evidence.ts'
 import { isFree } from './fences.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 
 export function judgeEffects(evidence: Evidence): Ruling {
   const traces = tracesOf(evidence)
   const rivals = Map.groupBy(evidence.of('settle'), ({ asked }) => asked.fence)
-  return together(
+  return combine(
     check(evidence.of('settle').filter(isTagged), (note) => {
       const { tag, deletes, id, as, fence } = note.asked
       const isAlone = rivals.get(fence)?.length === 1
@@ -31,10 +31,10 @@ export function judgeEffects(evidence: Evidence): Ruling {
 const isTagged = ({ asked }: { readonly asked: { readonly tag: string | null } }) => asked.tag !== null
 
 function isTaskWithEffects({ queue, payload }: JobInfo): boolean {
-  return queue === tasks.name && (payload as Payload).deed === 'effects'
+  return queue === tasks.name && (payload as Payload).behaviour === 'effects'
 }
 
-/** What must be there; undefined: either, as nobody knows what became of the call. */
+/** Which effects must exist. Undefined: all or none, because the result of the call is unknown. */
 type Due = 'all' | 'none' | undefined
 
 interface Traces {
@@ -42,9 +42,9 @@ interface Traces {
   readonly jobs: number
   readonly entries: number
   readonly rows: number | null
-  /** Keys that should have been deleted and were. */
+  /** Keys that an effect deleted, as it should. Null: it deletes none. */
   readonly deleted: number | null
-  /** Calls that announce it. */
+  /** Webhook jobs with this tag. Null: it enqueues none. */
   readonly calls: number | null
 }
 
@@ -80,13 +80,13 @@ function tracesOf(evidence: Evidence): (tag: string, rest?: Rest) => Traces {
 }
 
 function dueOfSettlement(evidence: Evidence, { asked, answer, refused }: Note<'settle'>, isAlone: boolean): Due {
-  if (asked.doomed || refused !== null) return 'none'
+  if (asked.hasBadEffect || refused !== null) return 'none'
   if (answer !== null) return 'all'
-  const [told] = evidence.attemptsOf(asked.id, asked.worker)
-  if (!isAlone || !told) return undefined
-  // The only one who could settle it so: what its history says of this attempt says it all.
+  const [recorded] = evidence.attemptsOf(asked.id, asked.worker)
+  if (!isAlone || !recorded) return undefined
+  // This is the only settlement with this fence, so the ending of the attempt in the history decides.
   const ending = asked.as === 'dead' ? 'failed' : asked.as
-  return told.attempt.ending === ending ? 'all' : 'none'
+  return recorded.attempt.ending === ending ? 'all' : 'none'
 }
 
 function dueOfCancel(evidence: Evidence, { asked, answer, refused }: Note<'cancel'>): Due {
@@ -98,7 +98,7 @@ function dueOfCancel(evidence: Evidence, { asked, answer, refused }: Note<'cance
   return job.state === 'cancelled' ? 'all' : 'none'
 }
 
-/** Promise: every death is told of once. */
+/** Promise: every death enqueues one notice. */
 export function judgeDeaths(evidence: Evidence): Ruling {
   const notices = Map.groupBy(
     evidence.left.jobs.filter(({ queue }) => queue === deaths.name),
@@ -110,19 +110,19 @@ export function judgeDeaths(evidence: Evidence): Ruling {
       return []
     if (jobs.some(({ history }) => history.length >= 50)) return []
     const died = jobs.reduce((sum, job) => sum + deathsOf(job), 0)
-    const told = notices.get(id)?.length ?? 0
-    return died === told ? [] : [`${id} died ${died} times, which was told ${told} times`]
+    const noticed = notices.get(id)?.length ?? 0
+    return died === noticed ? [] : [`${id} died ${died} times, and has ${noticed} death notices`]
   })
 }
 
-/** Once for each start anew, and once if it is dead now. */
+/** One death for each new start after a requeue, and one if the job is dead now. */
 function deathsOf({ history, state, attempts: spent }: JobInfo): number {
   const anew = history.filter(({ attempt }, n) => {
     const before = history[n - 1]
     return attempt === 1 && before !== undefined && !isFree(before.ending)
   })
   const last = history.at(-1)
-  // Requeued and ended, or waiting still, without another claim.
+  // Requeued, and either still waiting or ended without another claim.
   const isAnewUnclaimed = state !== 'dead' && spent === 0 && last !== undefined && !isFree(last.ending)
   return anew.length + (isAnewUnclaimed ? 1 : 0) + (state === 'dead' ? 1 : 0)
 }

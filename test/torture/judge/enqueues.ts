@@ -1,15 +1,15 @@
-// Promise: every enqueue that was answered is accounted for once, and every other is there at most once.
+// Promise: every answered enqueue is stored once, every other at most once, one rolled back never.
 
 import { labelsOf } from '../batches.ts'
 import { after, calls, completions, deaths, orphans, taskTag, ticks, work } from '../world.ts'
-import { type Evidence, isUnknown, labelOf, type Payload, type Wish } from './evidence.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { type Evidence, isUnknown, labelOf, type Payload, type RequestedJob } from './evidence.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 
 export function judgeEnqueues(evidence: Evidence): Ruling {
-  return together(
+  return combine(
     lost(evidence),
     doubled(evidence),
-    uncalledFor(evidence),
+    unrequested(evidence),
     torn(evidence),
     undeleted(evidence),
     transactions(evidence),
@@ -17,85 +17,85 @@ export function judgeEnqueues(evidence: Evidence): Ruling {
 }
 
 function lost(evidence: Evidence): Ruling {
-  const created = evidence.wishes.filter(
+  const created = evidence.requestedJobs.filter(
     ({ entry, answer }) => answer?.status === 'created' && !evidence.mayBeGone(answer.id, entry.queue),
   )
   return check(created, ({ entry, answer }) => {
     const jobs = evidence.jobs.get(answer?.id ?? '') ?? []
-    // A given id may have been used before and again; whose key is held takes over the payload of another.
+    // A given id may have been used several times, so its label decides. A holder of a dedup key may have got another payload.
     const own = entry.kind === 'given' ? jobs.filter((job) => labelOf(job) === entry.label) : jobs
-    return own.length === 1 ? [] : [`${entry.label} was created as ${answer?.id} and is there ${own.length} times`]
+    return own.length === 1 ? [] : [`${entry.label} was created as ${answer?.id} and is stored ${own.length} times`]
   })
 }
 
 function doubled({ left }: Evidence): Ruling {
-  // A row that was left behind may be revived again, once its job has ended.
+  // The reaper may enqueue a job for the same row again, after the first has ended.
   const named = left.jobs.filter((job) => labelOf(job) !== undefined && job.queue !== orphans.name)
   return check([...Map.groupBy(named, labelOf)], ([label, jobs]) =>
-    jobs.length === 1 ? [] : [`${label} is there ${jobs.length} times: ${jobs.map(({ id }) => id).join(', ')}`],
+    jobs.length === 1 ? [] : [`${label} is stored ${jobs.length} times: ${jobs.map(({ id }) => id).join(', ')}`],
   )
 }
 
-/** Nothing is there that nobody asked for, that was refused, or that was rolled back. */
-function uncalledFor(evidence: Evidence): Ruling {
-  const possible = evidence.wishes.filter(({ note }) => note.refused === null)
-  const wished = new Set(possible.map(({ entry }) => entry.label))
+/** No job exists that was never requested, was refused, or was rolled back. */
+function unrequested(evidence: Evidence): Ruling {
+  const possible = evidence.requestedJobs.filter(({ note }) => note.refused === null)
+  const requestedLabels = new Set(possible.map(({ entry }) => entry.label))
   const tags = new Set([...evidence.of('settle'), ...evidence.of('cancel')].map(({ asked }) => asked.tag))
-  for (const { entry } of possible) if (entry.deed === 'effects') tags.add(taskTag(entry.label))
-  for (const { asked } of evidence.of('submitOnce')) for (const label of asked.labels) wished.add(label)
+  for (const { entry } of possible) if (entry.behaviour === 'effects') tags.add(taskTag(entry.label))
+  for (const { asked } of evidence.of('submitOnce')) for (const label of asked.labels) requestedLabels.add(label)
   for (const key of new Set(evidence.of('submit').map(({ asked }) => asked.key)))
-    for (const label of labelsOf(key)) wished.add(label)
+    for (const label of labelsOf(key)) requestedLabels.add(label)
   const rows = new Set(evidence.of('orphan').map(({ asked }) => asked.tag))
-  const isCalledFor = (queue: string, { label, tag, id, batchId }: Payload): boolean => {
-    if (queue === completions.name) return batchId !== undefined // by a batch, which is judged apart
-    if (queue === ticks.name) return true // by the schedule, which is judged apart
+  const isRequested = (queue: string, { label, tag, id, batchId }: Payload): boolean => {
+    if (queue === completions.name) return batchId !== undefined // enqueued by a batch, see batches.ts
+    if (queue === ticks.name) return true // enqueued by the schedule, see outside.ts
     if (queue === deaths.name) return id !== undefined
     if (queue === after.name) return tags.has(label ?? '')
     if (queue === calls.queue.name) return tags.has(tag ?? '')
-    return (queue === orphans.name ? rows : wished).has(label ?? '')
+    return (queue === orphans.name ? rows : requestedLabels).has(label ?? '')
   }
   return check(evidence.left.jobs, ({ id, queue, payload }) => {
-    const told = queue === calls.queue.name ? evidence.bodyOf(payload) : (payload as Payload)
-    return isCalledFor(queue, told) ? [] : [`nobody asked for job ${id} (${told.label ?? told.tag}) in ${queue}`]
+    const body = queue === calls.queue.name ? evidence.bodyOf(payload) : (payload as Payload)
+    return isRequested(queue, body) ? [] : [`job ${id} (${body.label ?? body.tag}) in ${queue} was never requested`]
   })
 }
 
-/** Jobs that were enqueued together are there together. */
+/** Jobs of one enqueue call are stored together or not at all. */
 function torn(evidence: Evidence): Ruling {
   const labels = new Set(evidence.left.jobs.map(labelOf))
-  const known = new Set(evidence.wishes.flatMap(({ answer }) => (answer ? [answer.id] : [])))
-  // The ids of what was not answered are unknown: a job that somebody deleted may have been one of these.
+  const known = new Set(evidence.requestedJobs.flatMap(({ answer }) => (answer ? [answer.id] : [])))
+  // An enqueue without an answer has unknown ids. So a deleted job with an unknown id may be one of its jobs.
   const mayBeDeleted = evidence
     .of('delete')
     .filter(({ asked, refused }) => refused === null && !known.has(asked.id) && !evidence.jobs.has(asked.id)).length
   return check(evidence.of('enqueue').filter(isUnknown), (note) => {
-    const together = note.asked.entries.filter(({ kind, queue }) => kind === 'plain' && queue === work.name)
-    const missing = together.filter(({ label }) => !labels.has(label)).length
-    if (missing === together.length || missing <= mayBeDeleted) return []
-    return [`of ${together.map(({ label }) => label).join(', ')} are missing ${missing}`]
+    const entries = note.asked.entries.filter(({ kind, queue }) => kind === 'plain' && queue === work.name)
+    const missing = entries.filter(({ label }) => !labels.has(label)).length
+    if (missing === entries.length || missing <= mayBeDeleted) return []
+    return [`of ${entries.map(({ label }) => label).join(', ')}, ${missing} are missing`]
   })
 }
 
-/** A deletion that was answered holds, unless somebody used the id again. */
+/** A deleted job does not come back, unless its id was used again. */
 function undeleted(evidence: Evidence): Ruling {
-  const wishesById = Map.groupBy(evidence.wishes.filter(hasGivenId), ({ entry }) => entry.id)
+  const requestedById = Map.groupBy(evidence.requestedJobs.filter(hasGivenId), ({ entry }) => entry.id)
   return check(evidence.of('delete'), ({ asked: { id }, answer }) => {
     const job = evidence.jobs.get(id)?.[0]
-    if (!answer || !job || wishesById.has(id)) return []
+    if (!answer || !job || requestedById.has(id)) return []
     return [`job ${id} (${labelOf(job)}) was deleted and is ${job.state}`]
   })
 }
 
-function hasGivenId({ entry }: Wish): boolean {
+function hasGivenId({ entry }: RequestedJob): boolean {
   return entry.id !== undefined
 }
 
-/** A caller's transaction takes its row and its jobs along, or neither; rolled back, it leaves neither. */
+/** A transaction of the application stores its row and its jobs, or neither. Rolled back, it stores neither. */
 function transactions(evidence: Evidence): Ruling {
   const rows = new Set(evidence.left.rows ?? [])
   const labels = new Set(evidence.left.jobs.map(labelOf))
   const committed = evidence.of('enqueue').filter(({ asked }) => asked.row !== undefined)
-  return together(
+  return combine(
     check(committed, ({ asked, answer }) => {
       const there = asked.entries.filter(({ label }) => labels.has(label)).length
       const isThere = rows.has(asked.row ?? '')

@@ -1,53 +1,53 @@
-// What the judge goes by: all that was noted, what was done to the store and to those who use it, and the store as it was
-// found right after the last fault and once all was drained.
+// The evidence of a round: every note of the journals, what was done to the store and the processes, and two observations of the
+// store, one right after the last fault and one after the drain.
 
 import type { AttemptInfo, JobInfo } from '../../../src/client/job-info.ts'
-import type { Deed, Entry, Note, Verb } from '../journal.ts'
+import type { Entry, Note, TaskBehaviour, Verb } from '../journal.ts'
 import type { Observation } from '../observe.ts'
-import { litter } from '../world.ts'
+import { purgeable } from '../world.ts'
 
 export interface Findings {
   readonly notes: readonly Note[]
   /** After the last fault. */
   readonly found: Observation
-  /** Once all was drained. */
+  /** After the drain. */
   readonly left: Observation
-  readonly ordeal: Ordeal
-  /** What a watcher was told; null where nobody watched. */
-  readonly told: Told | null
-  /** The tags that a receiver of webhooks was called with, as often as it was; null where nobody listened. */
+  readonly conditions: Conditions
+  /** The changes that the watcher got. Null: there was no watcher. */
+  readonly watchLog: WatchLog | null
+  /** The tags that the receiver of webhooks got, once for each call. Null: there was no receiver. */
   readonly received: readonly string[] | null
 }
 
-/** What was done, on the clock that notes are timed by. */
-export interface Ordeal {
-  /** Calls land one after the other, by one clock. */
+/** What happened in the round, by the clock of the notes. */
+export interface Conditions {
+  /** Whether calls commit one after the other, by one clock. */
   readonly isSerial: boolean
-  /** When the server crashed: claims that were answered may go with it, because they do not wait for the disk. */
+  /** When the server crashed. Answered claims may be lost with it, because they do not wait for the disk. */
   readonly crashes: readonly number[]
   /** When the clock of the store was set, and by how much. */
   readonly jumps: readonly { readonly at: number; readonly byMs: number }[]
-  /** Processes that have ended by themselves. */
+  /** Processes that ended although they were neither killed nor asked to. */
   readonly failures: readonly string[]
-  /** Looks behind the queue; a fault where tables, lists and counts did not agree. */
+  /** Inspections of the tables, with a fault where tables, lists and counts did not agree. */
   readonly inspections: readonly { readonly when: string; readonly fault: string | null }[]
 }
 
-export const peace: Ordeal = { isSerial: true, crashes: [], jumps: [], failures: [], inspections: [] }
+export const undisturbed: Conditions = { isSerial: true, crashes: [], jumps: [], failures: [], inspections: [] }
 
-export interface Told {
-  /** From when on, by the notes' clock, it saw everything. */
+export interface WatchLog {
+  /** The watch is complete from this time on, by the clock of the notes. */
   readonly since: number
-  /** How often its cursor was refused. */
+  /** How often the cursor of the watch was refused. */
   readonly refusals: number
   readonly changes: readonly { readonly id: string; readonly state: string }[]
 }
 
-/** A job that was asked for, and what was said to that. */
-export interface Wish {
+/** A job that was requested, and the answer. */
+export interface RequestedJob {
   readonly entry: Entry
   readonly note: Note<'enqueue'>
-  /** Null: refused, or nobody knows. */
+  /** Null: refused, or unknown. */
   readonly answer: { readonly id: string; readonly status: string; readonly replaced?: true } | null
 }
 
@@ -57,8 +57,8 @@ export interface Payload {
   /** Of a death notice. */
   readonly id?: string
   /** Of a task. */
-  readonly deed?: Deed
-  /** Of an announcement. */
+  readonly behaviour?: TaskBehaviour
+  /** Of a webhook. */
   readonly tag?: string
   /** Of a completion. */
   readonly batchId?: string
@@ -70,14 +70,14 @@ export class Evidence implements Findings {
   readonly notes: readonly Note[]
   readonly found: Observation
   readonly left: Observation
-  readonly ordeal: Ordeal
-  readonly told: Told | null
+  readonly conditions: Conditions
+  readonly watchLog: WatchLog | null
   readonly received: readonly string[] | null
-  readonly wishes: readonly Wish[]
+  readonly requestedJobs: readonly RequestedJob[]
   readonly jobs: ReadonlyMap<string, readonly JobInfo[]>
-  /** Those that work by handlers; all others claim by hand. */
+  /** Workers with handlers. All others claim by hand. */
   readonly workers: ReadonlySet<string>
-  /** Batches that somebody asked to be gone, with their items. */
+  /** Batches that may have been deleted, with their items. */
   readonly deletedBatches: ReadonlySet<string>
   readonly #byVerb: ReadonlyMap<Verb, readonly Note[]>
   readonly #deleted: ReadonlySet<string>
@@ -85,25 +85,25 @@ export class Evidence implements Findings {
   readonly #requeuedQueues: ReadonlySet<string>
   readonly #retriedBatches: ReadonlySet<string>
 
-  constructor({ notes, found, left, ordeal, told, received }: Findings) {
+  constructor({ notes, found, left, conditions, watchLog, received }: Findings) {
     this.notes = notes
     this.found = found
     this.left = left
-    this.ordeal = ordeal
-    this.told = told
+    this.conditions = conditions
+    this.watchLog = watchLog
     this.received = received
     this.#byVerb = Map.groupBy(notes, ({ verb }) => verb)
     this.jobs = Map.groupBy(left.jobs, ({ id }) => id)
-    this.wishes = this.of('enqueue').flatMap((note) =>
+    this.requestedJobs = this.of('enqueue').flatMap((note) =>
       note.asked.entries.map((entry, n) => ({ entry, note, answer: note.answer?.[n] ?? null })),
     )
     this.workers = new Set(this.of('work').map(({ asked }) => asked.worker))
     this.#deleted = new Set(this.#possible('delete').map(({ asked }) => asked.id))
     this.#requeued = new Set(this.#possible('requeue').map(({ asked }) => asked.id))
     this.#requeuedQueues = new Set(this.#possible('requeueAll').map(({ asked }) => asked.queue))
-    const retries = this.#possible('steer').filter(({ asked }) => asked.as === 'retryFailed')
+    const retries = this.#possible('control').filter(({ asked }) => asked.as === 'retryFailed')
     this.#retriedBatches = new Set(retries.map(({ asked }) => asked.batch))
-    const deletions = this.#possible('steer').filter(({ asked }) => asked.as === 'delete')
+    const deletions = this.#possible('control').filter(({ asked }) => asked.as === 'delete')
     this.deletedBatches = new Set(deletions.map(({ asked }) => asked.batch))
   }
 
@@ -115,34 +115,34 @@ export class Evidence implements Findings {
     return this.of(verb).filter(isPossible)
   }
 
-  /** Somebody asked that it be gone. */
+  /** Whether a call may have deleted the job. */
   mayBeGone(id: string, queue: string): boolean {
-    return this.#deleted.has(id) || queue === litter.name
+    return this.#deleted.has(id) || queue === purgeable.name
   }
 
-  /** Somebody asked that it start again, or may have: an item whose batch is gone does not tell which one was retried. */
+  /** Whether a call may have requeued the job. An item whose batch is pruned no longer names the batch that was retried. */
   mayBeRequeued({ id, queue, batch }: Pick<JobInfo, 'id' | 'queue' | 'batch'>): boolean {
     if (this.#requeued.has(id) || this.#requeuedQueues.has(queue) || this.#retriedBatches.has(batch ?? '')) return true
-    return batch === null && (this.jobs.get(id)?.[0]?.payload as Payload | undefined)?.kind === 'fleeting'
+    return batch === null && (this.jobs.get(id)?.[0]?.payload as Payload | undefined)?.kind === 'shortLived'
   }
 
   crashedBetween(from: number, to: number): boolean {
-    return this.ordeal.crashes.some((at) => at >= from && at <= to)
+    return this.conditions.crashes.some((at) => at >= from && at <= to)
   }
 
-  /** How much sooner than it should a lease of this time may have ended, because the clock was set forward. */
+  /** How much earlier a lease of this time may have expired, because the clock was set forward. */
   gainedMs(from: number, to: number): number {
-    return this.ordeal.jumps
+    return this.conditions.jumps
       .filter(({ at, byMs }) => byMs > 0 && at >= from - 1_000 && at <= to + 1_000)
       .reduce((sum, { byMs }) => sum + byMs, 0)
   }
 
-  /** What a call announces. */
+  /** The body of a webhook job. */
   bodyOf(payload: unknown): Payload {
     return JSON.parse((payload as { readonly body: string }).body) as Payload
   }
 
-  /** The attempt that this very claim began, and the job it is told of. */
+  /** The attempts that this claim began, by the histories, each with its job. */
   attemptsOf(id: string, worker: string): { readonly job: JobInfo; readonly attempt: AttemptInfo }[] {
     return (this.jobs.get(id) ?? []).flatMap((job) =>
       job.history.filter((attempt) => attempt.worker === worker).map((attempt) => ({ job, attempt })),
@@ -152,7 +152,7 @@ export class Evidence implements Findings {
 
 export const labelOf = ({ payload }: Pick<JobInfo, 'payload'>) => (payload as Payload).label
 
-/** It was not refused. */
+/** Answered or unknown, but not refused. */
 export function isPossible({ refused }: Pick<Note, 'refused'>): boolean {
   return refused === null
 }
@@ -163,17 +163,17 @@ export function isUnknown({ answer, refused }: Pick<Note, 'answer' | 'refused'>)
 
 export interface Write<T> {
   readonly at: number
-  /** Null: nobody knows whether it landed. */
+  /** Null: unknown whether it was committed. */
   readonly answeredAt: number | null
   readonly value: T
 }
 
 /**
- * What may stand after these writes: everything but those that were answered before another that was answered began. One
- * that nobody knows of may have landed at any time, or not at all.
+ * The values that are possible after these writes. A write whose answer came before a later answered write began is overwritten.
+ * A write with an unknown result may have committed at any time, or not at all, so its value stays possible.
  */
-export function standing<T>(writes: readonly Write<T>[]): T[] {
-  const landed = writes.filter(({ answeredAt }) => answeredAt !== null)
-  const newestAt = Math.max(...landed.map(({ at }) => at))
+export function possibleValues<T>(writes: readonly Write<T>[]): T[] {
+  const answered = writes.filter(({ answeredAt }) => answeredAt !== null)
+  const newestAt = Math.max(...answered.map(({ at }) => at))
   return writes.filter(({ answeredAt }) => answeredAt === null || answeredAt >= newestAt).map(({ value }) => value)
 }

@@ -1,13 +1,13 @@
-// Promise: no fence is honoured twice, and the history of a job tells the same as the answers that were given.
+// Promise: no fence is accepted twice, and the history of a job agrees with the answers that were given.
 
 import type { AttemptInfo, JobInfo } from '../../../src/client/job-info.ts'
-import type { Note, Way } from '../journal.ts'
+import type { Note, SettleMethod } from '../journal.ts'
 import { capOf } from '../world.ts'
 import { type Evidence, isUnknown } from './evidence.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 import { judgeLostRuns } from './workers.ts'
 
-const endings: Readonly<Record<Way, AttemptInfo['ending']>> = {
+const endings: Readonly<Record<SettleMethod, AttemptInfo['ending']>> = {
   done: 'done',
   retry: 'failed',
   dead: 'failed',
@@ -19,9 +19,9 @@ const endings: Readonly<Record<Way, AttemptInfo['ending']>> = {
 const historyMax = 50
 
 export function judgeFences(evidence: Evidence): Ruling {
-  return together(
+  return combine(
     honouredTwice(evidence),
-    untold(evidence),
+    missingFromHistory(evidence),
     invented(evidence),
     otherState(evidence),
     judgeLostRuns(evidence),
@@ -36,20 +36,21 @@ function honouredTwice(evidence: Evidence): Ruling {
   )
 }
 
-/** Also where an effect failed: then the job failed. */
+/** Also true if an effect failed: then the attempt has ended as failed. */
 export function isHonoured({ answer, refused }: Note<'settle'>): boolean {
   return answer !== null || refused === 'DUPLICATE_JOB_ID' || refused === 'INVALID_OPTION'
 }
 
 function endingOf({ asked }: Note<'settle'>): AttemptInfo['ending'] {
-  return asked.doomed ? 'failed' : (asked.ending ?? endings[asked.as])
+  return asked.hasBadEffect ? 'failed' : (asked.ending ?? endings[asked.as])
 }
 
 /**
- * Each settlement that was answered is in the history, once, as it was, under the attempt that was handed out. A claim whose answer
- * was lost is sent again, and may get the same job again, if what it got first has run out meanwhile: nobody was told of that.
+ * Each accepted settlement is in the history once, with its ending, under the attempt that the claim answered. A claim whose
+ * answer was lost is sent again. If the lost lease has expired meanwhile, it may get the same job under the next attempt; the
+ * expired attempts before it are no fault.
  */
-export function untold(evidence: Evidence): Ruling {
+export function missingFromHistory(evidence: Evidence): Ruling {
   const handedOut = new Map(
     evidence
       .of('claim')
@@ -60,36 +61,38 @@ export function untold(evidence: Evidence): Ruling {
     const jobs = evidence.jobs.get(id) ?? []
     const isCut = jobs.length === 0 || jobs.some(({ history }) => history.length >= historyMax)
     if (isCut || evidence.mayBeGone(id, jobs[0]?.queue ?? '')) return []
-    const told = evidence.attemptsOf(id, worker).map(({ attempt }) => attempt)
-    const last = told.at(-1)
+    const recorded = evidence.attemptsOf(id, worker).map(({ attempt }) => attempt)
+    const last = recorded.at(-1)
     const wasAsSaid = last?.ending === endingOf(note) && last.attempt === handedOut.get(`${id} ${worker}`)
-    if (wasAsSaid && told.slice(0, -1).every(({ ending }) => ending === 'expired')) return []
-    return [`${worker} settled ${id} as ${as}, and its history says [${told.map(({ ending }) => ending).join(', ')}]`]
+    if (wasAsSaid && recorded.slice(0, -1).every(({ ending }) => ending === 'expired')) return []
+    return [
+      `${worker} settled ${id} as ${as}, and its history says [${recorded.map(({ ending }) => ending).join(', ')}]`,
+    ]
   })
 }
 
-/** Each attempt in the history was begun by a claim, and ended by a settlement that somebody made or by its time. */
+/** Each attempt in the history was begun by a claim, and ended by a settlement in the journals or by expiry. */
 function invented(evidence: Evidence): Ruling {
   const claimers = new Set(evidence.of('claim').map(({ asked }) => asked.worker))
   const settlements = Map.groupBy(evidence.of('settle'), ({ asked }) => `${asked.id} ${asked.worker}`)
   return check(evidence.left.jobs, (job) =>
     job.history.flatMap(({ worker, ending }) => {
       if (evidence.workers.has(worker)) return []
-      if (!claimers.has(worker)) return [`${job.id} was claimed by ${worker}, whom nobody knows`]
+      if (!claimers.has(worker)) return [`${job.id} was claimed by ${worker}, which made no claim`]
       const made = settlements.get(`${job.id} ${worker}`) ?? []
       const possible = made.filter((note) => isHonoured(note) || isUnknown(note))
       if (ending === 'expired' || possible.some((note) => endingOf(note) === ending)) return []
-      return [`${job.id} has ended as ${ending} under ${worker}, who did not settle it so`]
+      return [`${job.id} has ended as ${ending} under ${worker}, which did not settle it so`]
     }),
   )
 }
 
-/** The state that was answered is the state it is in, as far as it was the last. */
+/** The final state that a settlement or a cancel answered is the state of the job, unless it was requeued. */
 function otherState(evidence: Evidence): Ruling {
   const settled = check(evidence.of('settle'), ({ asked: { id, worker, as, result }, answer }) => {
-    const [told] = evidence.attemptsOf(id, worker)
-    if (!answer || !told || !['done', 'dead', 'cancelled'].includes(answer.state)) return []
-    const { job } = told
+    const [recorded] = evidence.attemptsOf(id, worker)
+    if (!answer || !recorded || !['done', 'dead', 'cancelled'].includes(answer.state)) return []
+    const { job } = recorded
     if (answer.state === 'dead' && evidence.mayBeRequeued(job)) return []
     const said = `${worker} settled ${id} as ${as} and was answered ${answer.state}`
     if (job.state !== answer.state) return [`${said}, but it is ${job.state}`]
@@ -100,7 +103,7 @@ function otherState(evidence: Evidence): Ruling {
     if (answer !== 'cancelled' || jobs.length === 0 || jobs.some(({ state }) => state === 'cancelled')) return []
     return evidence.mayBeGone(id, '') ? [] : [`${id} was cancelled, but it is ${jobs[0]?.state}`]
   })
-  return together(settled, cancelled)
+  return combine(settled, cancelled)
 }
 
 /** Promise: attempts add up and stay below the cap. */
@@ -115,7 +118,7 @@ export function judgeAttempts(evidence: Evidence): Ruling {
   })
 }
 
-/** Releases and snoozes are free; a requeue, where there was one, starts again. */
+/** Releases and snoozes are free. A requeue starts the count again. */
 function countFault({ history, state, attempts }: JobInfo, mayBeRequeued: boolean): string | undefined {
   let spent = 0
   for (const { attempt, ending } of history) {
@@ -125,16 +128,16 @@ function countFault({ history, state, attempts }: JobInfo, mayBeRequeued: boolea
   }
   if (state === 'running') spent += 1
   if (attempts === spent || (mayBeRequeued && attempts <= 1 && !['done', 'dead', 'cancelled'].includes(state))) return
-  if (mayBeRequeued && state === 'cancelled' && attempts === 0) return // while it waited
+  if (mayBeRequeued && state === 'cancelled' && attempts === 0) return // it was cancelled while it waited
   return `${attempts} attempts, where its history counts ${spent}`
 }
 
 export const isFree = (ending: AttemptInfo['ending']) => ending === 'released' || ending === 'snoozed'
 
-/** Promise: a job has one holder at a time, and no fence is handed out twice. */
+/** Promise: a job has one holder at a time, and a fence one claim. */
 export function judgeHolders(evidence: Evidence): Ruling {
   const fences = evidence.of('claim').flatMap(({ answer }) => answer?.map(({ fence }) => fence) ?? [])
-  return together(unique(fences, 'was handed out'), overlapping(evidence))
+  return combine(unique(fences, 'was answered'), overlapping(evidence))
 }
 
 export interface Hold {
@@ -142,23 +145,23 @@ export interface Hold {
   readonly worker: string
   readonly at: number
   readonly answeredAt: number
-  /** Until then it is surely held, once it is answered. */
+  /** From the answer until then the job is certainly held. */
   readonly endsAt: number
 }
 
-/** Each was answered before the other was asked for, or the other way round: what overlaps may have come in either order. */
+/** Compares only claims of which one was answered before the other was made. Overlapping claims may commit in either order. */
 function overlapping(evidence: Evidence): Ruling {
   return check([...Map.groupBy(holdsOf(evidence), ({ id }) => id).values()], (ofJob) =>
     ofJob.flatMap((hold) =>
       ofJob
         .filter((next) => next.at > hold.answeredAt && next.answeredAt < hold.endsAt)
         .filter((next) => !evidence.crashedBetween(hold.at, next.answeredAt))
-        .map((next) => `${hold.id} was handed to ${next.worker} while ${hold.worker} held it`),
+        .map((next) => `${hold.id} was claimed by ${next.worker} while ${hold.worker} held it`),
     ),
   )
 }
 
-/** What was claimed by hand, and for how long it was surely held. */
+/** Every claim by hand, and until when its job was certainly held. */
 export function holdsOf(evidence: Evidence): Hold[] {
   const settledAt = new Map<string, number>()
   for (const note of evidence.of('settle')) {
@@ -177,7 +180,7 @@ export function holdsOf(evidence: Evidence): Hold[] {
   )
 }
 
-/** Leases end by the wall clock, notes are taken by another. */
+/** Leases end by the wall clock; notes are timed by another clock. */
 const clockSlackMs = 20
 
 function unique(names: readonly string[], what: string): Ruling {

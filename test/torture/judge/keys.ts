@@ -2,15 +2,15 @@
 
 import type { JobInfo } from '../../../src/client/job-info.ts'
 import { windowMs, work } from '../world.ts'
-import { type Evidence, isUnknown, labelOf, type Payload, standing } from './evidence.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { type Evidence, isUnknown, labelOf, type Payload, possibleValues } from './evidence.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 
 export function judgeKeys(evidence: Evidence): Ruling {
-  return together(
+  return combine(
     heldTwice(evidence.found.jobs),
     heldTwice(evidence.left.jobs),
     tooSoon(evidence),
-    strangers(evidence),
+    wrongHolders(evidence),
     replaced(evidence),
     ambiguous(evidence),
   )
@@ -18,7 +18,7 @@ export function judgeKeys(evidence: Evidence): Ruling {
 
 const kindOf = ({ payload }: JobInfo) => (payload as Payload).kind
 
-/** A key of scope live until its job has ended, a key of scope waiting until it is claimed for the first time. */
+/** A key of scope `live` is held until its job has ended, a key of scope `waiting` until its job is first claimed. */
 function heldTwice(jobs: readonly JobInfo[]): Ruling {
   const holders = jobs.filter((job) => {
     if (job.dedupKey === null || ['done', 'dead', 'cancelled'].includes(job.state)) return false
@@ -30,9 +30,9 @@ function heldTwice(jobs: readonly JobInfo[]): Ruling {
   )
 }
 
-/** A key that is taken for a time is not given again within it. Jobs that have one are never deleted. */
-function tooSoon({ left, ordeal }: Evidence): Ruling {
-  if (ordeal.jumps.length > 0) return together() // by which clock?
+/** A key with a time window is given to one job within it. Jobs with such a key are never deleted. */
+function tooSoon({ left, conditions }: Evidence): Ruling {
+  if (conditions.jumps.length > 0) return combine() // the window has no single clock
   const windows = left.jobs.filter((job) => kindOf(job) === 'window')
   return check([...Map.groupBy(windows, ({ dedupKey }) => dedupKey)], ([key, jobs]) => {
     const times = jobs.map(({ createdAt }) => createdAt.getTime()).sort((a, b) => a - b)
@@ -42,20 +42,20 @@ function tooSoon({ left, ordeal }: Evidence): Ruling {
   })
 }
 
-/** Who was told of a holder was told of one that has this key. */
-function strangers(evidence: Evidence): Ruling {
-  const met = evidence.wishes.filter(({ answer }) => answer?.status === 'duplicate')
-  return check(met, ({ entry, answer }) => {
+/** An enqueue that was answered as a duplicate names a job that has the key. */
+function wrongHolders(evidence: Evidence): Ruling {
+  const duplicates = evidence.requestedJobs.filter(({ answer }) => answer?.status === 'duplicate')
+  return check(duplicates, ({ entry, answer }) => {
     const job = evidence.jobs.get(answer?.id ?? '')?.[0]
     if (!job || job.dedupKey === (entry.key ?? null)) return []
-    return [`${entry.label} met ${job.id} as the holder of ${entry.key}, which has ${job.dedupKey}`]
+    return [`${entry.label} is a duplicate of ${job.id} by key ${entry.key}, but that job has key ${job.dedupKey}`]
   })
 }
 
-/** A holder has the payload that it was given last. */
+/** A holder has the payload that was written last. */
 function replaced(evidence: Evidence): Ruling {
   const keyed = Map.groupBy(
-    evidence.wishes.filter(({ entry }) => entry.key !== undefined),
+    evidence.requestedJobs.filter(({ entry }) => entry.key !== undefined),
     ({ entry }) => entry.key as string,
   )
   const holders = evidence.left.jobs.filter(({ dedupKey, queue }) => dedupKey !== null && queue === work.name)
@@ -63,8 +63,8 @@ function replaced(evidence: Evidence): Ruling {
     const writes = (keyed.get(job.dedupKey ?? '') ?? [])
       .filter(({ note, answer }) => isUnknown(note) || (answer?.id === job.id && wrote(answer)))
       .map(({ entry, note: { at, answeredAt } }) => ({ at, answeredAt, value: entry.label }))
-    if (standing(writes).includes(labelOf(job) ?? '')) return []
-    return [`${job.id} has the payload of ${labelOf(job)}, where it was given ${standing(writes).join(' or ')}`]
+    if (possibleValues(writes).includes(labelOf(job) ?? '')) return []
+    return [`${job.id} has the payload of ${labelOf(job)}, where it was given ${possibleValues(writes).join(' or ')}`]
   })
 }
 
@@ -73,23 +73,23 @@ function wrote({ status, replaced }: { readonly status: string; readonly replace
 }
 
 function ambiguous(evidence: Evidence): Ruling {
-  const told = Map.groupBy(
-    evidence.wishes.filter(({ entry, answer }) => entry.idempotencyKey !== undefined && answer !== null),
+  const answered = Map.groupBy(
+    evidence.requestedJobs.filter(({ entry, answer }) => entry.idempotencyKey !== undefined && answer !== null),
     ({ entry }) => entry.idempotencyKey,
   )
-  const there = Map.groupBy(
+  const stored = Map.groupBy(
     evidence.left.jobs.filter(({ idempotencyKey }) => idempotencyKey !== null),
     ({ idempotencyKey }) => idempotencyKey,
   )
-  const several = check([...told], ([key, wishes]) => {
-    const ids = new Set(wishes.map(({ answer }) => answer?.id))
-    const created = wishes.filter(({ answer }) => answer?.status === 'created').length
+  const several = check([...answered], ([key, requestedJobs]) => {
+    const ids = new Set(requestedJobs.map(({ answer }) => answer?.id))
+    const created = requestedJobs.filter(({ answer }) => answer?.status === 'created').length
     return ids.size === 1 && created <= 1
       ? []
       : [`idempotency key ${key} was answered with ${[...ids].join(', ')} and created ${created} times`]
   })
-  const doubled = check([...there], ([key, jobs]) =>
+  const doubled = check([...stored], ([key, jobs]) =>
     jobs.length === 1 ? [] : [`idempotency key ${key} belongs to ${jobs.map(({ id }) => id).join(', ')}`],
   )
-  return together(several, doubled)
+  return combine(several, doubled)
 }

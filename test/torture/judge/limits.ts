@@ -1,8 +1,9 @@
-// Promises: limits hold at every instant, also while leases run out and their jobs come back.
+// Promises: limits hold at every moment, also while leases expire and their jobs are rescued.
 //
-// Two kinds of witnesses. Who claims and settles by hand knows from when until when a job was surely held: from the answer to
-// its claim until its settlement was asked for, or its lease ended. And the store itself says of every attempt when it began
-// and when it ended, and is asked now and then how many run; that counts jobs of handlers, too.
+// There are two sources:
+// - The journal of a process that claims by hand. It shows when a job was certainly held: from the answer to its claim until its
+//   settlement was requested or its lease ended.
+// - The store. It records when every attempt began and ended, and samples count the running jobs. Both include jobs of handlers.
 
 import type { JobInfo } from '../../../src/client/job-info.ts'
 import type { Limit } from '../../../src/job/record.ts'
@@ -10,7 +11,7 @@ import { limitOf } from '../batches.ts'
 import { keyed, narrow, paced } from '../world.ts'
 import type { Evidence } from './evidence.ts'
 import { holdsOf } from './fences.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 
 interface Span {
   readonly id: string
@@ -18,7 +19,7 @@ interface Span {
   readonly to: number
 }
 
-/** What jobs share a limit by. */
+/** A limit, and the name of what jobs share it by: a queue, a limit key or a batch. */
 interface Share {
   readonly of: string
   readonly limit: Limit
@@ -26,18 +27,18 @@ interface Share {
 
 export function judgeConcurrency(evidence: Evidence): Ruling {
   const samples = evidence.of('sample').flatMap(({ answer }) => answer ?? [])
-  return together(
+  return combine(
     check(samples, ({ of, running, limit }) =>
-      running <= limit ? [] : [`${running} run of ${of}, where ${limit} may`],
+      running <= limit ? [] : [`${running} jobs of ${of} run, where ${limit} may`],
     ),
-    crowded(evidence, heldSpans(evidence)),
-    ...(hasOneClock(evidence) ? [crowded(evidence, attemptSpans(evidence))] : []),
+    overLimit(evidence, heldSpans(evidence)),
+    ...(hasOneClock(evidence) ? [overLimit(evidence, attemptSpans(evidence))] : []),
   )
 }
 
-/** Times that the store has written down are those of one clock, which was never set, and calls came one after the other. */
-function hasOneClock({ ordeal }: Evidence): boolean {
-  return ordeal.isSerial && ordeal.jumps.length === 0
+/** Whether the times that the store records come from one clock that was never set, with calls one after the other. */
+function hasOneClock({ conditions }: Evidence): boolean {
+  return conditions.isSerial && conditions.jumps.length === 0
 }
 
 function heldSpans(evidence: Evidence): Span[] {
@@ -52,8 +53,8 @@ function attemptSpans({ left }: Evidence): Span[] {
   )
 }
 
-/** At the beginning of each, how many of its kind have begun and not ended. */
-function crowded(evidence: Evidence, spans: readonly Span[]): Ruling {
+/** Counts, at the beginning of each span, the spans with the same limit that have begun and not ended. */
+function overLimit(evidence: Evidence, spans: readonly Span[]): Ruling {
   const shares = sharesOf(evidence)
   const shared = spans.flatMap((span) => shares(span.id).map((share) => ({ ...span, ...share })))
   return check([...Map.groupBy(shared, ({ of }) => of).values()], (ofShare) => {
@@ -66,7 +67,7 @@ function crowded(evidence: Evidence, spans: readonly Span[]): Ruling {
       const still = open.filter(({ to }) => to > span.from)
       open.splice(0, open.length, ...still, span)
       if (open.length > max)
-        faults = [`${open.map(({ id }) => id).join(' and ')} ran at once of ${span.of}, where ${max} may`]
+        faults = [`${open.map(({ id }) => id).join(' and ')} of ${span.of} ran at once, where ${max} may`]
     }
     return ended.length > max ? faults : []
   })
@@ -89,19 +90,19 @@ function sharesOf(evidence: Evidence): (id: string) => Share[] {
   }
 }
 
-/** Promise: over no stretch of that length more start than the rate says. */
+/** Promise: no more jobs start within a time window than the rate allows. */
 export function judgeRates(evidence: Evidence): Ruling {
   const shares = sharesOf(evidence)
-  const starts = evidence.ordeal.jumps.length === 0 ? evidence.left.jobs.flatMap(startsOf) : claimsOf(evidence)
+  const starts = evidence.conditions.jumps.length === 0 ? evidence.left.jobs.flatMap(startsOf) : claimsOf(evidence)
   const shared = starts.flatMap((start) => shares(start.id).map((share) => ({ ...start, ...share })))
-  return together(
+  return combine(
     ...[...Map.groupBy(shared, ({ of }) => of).values()].map((ofShare) => {
       const { rate } = ofShare[0]?.limit ?? {}
-      if (!rate) return together()
+      if (!rate) return combine()
       const inOrder = ofShare.toSorted((a, b) => a.from - b.from)
       return check(inOrder.slice(rate.count), (last, n) => {
         const { id, of } = inOrder[n] as (typeof inOrder)[0]
-        const { from, to } = stretchOf(inOrder.slice(n, n + rate.count + 1))
+        const { from, to } = rangeOf(inOrder.slice(n, n + rate.count + 1))
         const took = to - from + evidence.gainedMs(from, to)
         if (took >= rate.windowMs || evidence.crashedBetween(from, to)) return []
         return [`from ${id} to ${last.id} ${rate.count + 1} of ${of} started within ${took} ms`]
@@ -110,8 +111,8 @@ export function judgeRates(evidence: Evidence): Ruling {
   )
 }
 
-/** Within which all of them have surely begun: who was asked first may have been answered last. */
-export function stretchOf(spans: readonly Pick<Span, 'from' | 'to'>[]): Pick<Span, 'from' | 'to'> {
+/** The range in which all of them have certainly begun. The claim that was made first may have been answered last. */
+export function rangeOf(spans: readonly Pick<Span, 'from' | 'to'>[]): Pick<Span, 'from' | 'to'> {
   return { from: Math.min(...spans.map(({ from }) => from)), to: Math.max(...spans.map(({ to }) => to)) }
 }
 
@@ -121,7 +122,7 @@ function startsOf({ id, history, state, startedAt }: JobInfo): Span[] {
   return times.map((time) => ({ id, from: time, to: time }))
 }
 
-/** Begun somewhere between the call and its answer. */
+/** The start of a job is somewhere between its claim and the answer. */
 function claimsOf(evidence: Evidence): Span[] {
   return holdsOf(evidence).map(({ id, at, answeredAt }) => ({ id, from: at, to: answeredAt }))
 }

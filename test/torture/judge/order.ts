@@ -1,11 +1,11 @@
 // Promise: within a queue and priority, jobs are claimed in the order in which they became ready.
 //
-// Only what is certain counts: a job that was answered before another was asked for was ready before it, and so was one
-// that comes earlier in the same call. It must not have been asked for by its first claim only after the other's was
+// Only a certain order counts. A job was certainly ready before another if its enqueue was answered before the other's was made,
+// or if it comes earlier in the same call. Such a job must not have its first claim made after the first claim of the other was
 // answered.
 
 import { type Evidence, isPossible } from './evidence.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 
 interface Place {
   readonly id: string
@@ -19,10 +19,10 @@ interface Place {
 
 export function judgeOrder(evidence: Evidence): Ruling {
   const lanes = [...Map.groupBy(placesOf(evidence), ({ lane }) => lane).values()]
-  return together(...lanes.map(overtaken), ...lanes.map(swapped))
+  return combine(...lanes.map(overtaken), ...lanes.map(swapped))
 }
 
-/** The first claim of each, by the history: a claim whose answer nobody has seen counts, too. */
+/** The first claim of each job, by its history. A claim whose answer was lost counts too. */
 function placesOf(evidence: Evidence): Place[] {
   const claims = new Map(evidence.of('claim').map((note) => [note.asked.worker, note]))
   const moved = new Set(
@@ -30,7 +30,7 @@ function placesOf(evidence: Evidence): Place[] {
       .flatMap((verb) => evidence.of(verb).filter(isPossible))
       .map(({ asked }) => asked.id),
   )
-  return evidence.wishes.flatMap(({ entry, note, answer }, call) => {
+  return evidence.requestedJobs.flatMap(({ entry, note, answer }, call) => {
     if (!entry.atOnce || answer?.status !== 'created' || moved.has(answer.id)) return []
     const [job] = evidence.jobs.get(answer.id) ?? []
     const claim = claims.get(job?.history[0]?.worker ?? '')
@@ -45,7 +45,7 @@ function placesOf(evidence: Evidence): Place[] {
   })
 }
 
-/** Who was ready later, for certain, and claimed earlier, for certain. */
+/** A job that was certainly ready later, and certainly claimed earlier. */
 function overtaken(places: readonly Place[]): Ruling {
   const byReady = places.toSorted((a, b) => b.readyFrom - a.readyFrom)
   const byEnd = places.toSorted((a, b) => b.readyBy - a.readyBy)
@@ -56,22 +56,22 @@ function overtaken(places: readonly Place[]): Ruling {
       const later = byReady[n] as Place
       if (later.claimedBy < (first?.claimedBy ?? Infinity)) first = later
     }
-    return first && first.claimedBy < place.claimedFrom ? [told(place, first)] : []
+    return first && first.claimedBy < place.claimedFrom ? [describe(place, first)] : []
   })
 }
 
-/** Jobs of one call, in their order. */
+/** Jobs of one call are claimed in their order. */
 function swapped(places: readonly Place[]): Ruling {
   const calls = [...Map.groupBy(places, ({ readyFrom, readyBy }) => `${readyFrom} ${readyBy}`).values()]
   return check(calls, (together) => {
     const inOrder = together.toSorted((a, b) => a.call - b.call)
     return inOrder.flatMap((place, n) => {
       const next = inOrder[n + 1]
-      return next && next.claimedBy < place.claimedFrom ? [told(place, next)] : []
+      return next && next.claimedBy < place.claimedFrom ? [describe(place, next)] : []
     })
   })
 }
 
-function told(place: Place, other: Place): string {
-  return `${place.id} was ready before ${other.id} in lane ${place.lane} and was claimed behind it`
+function describe(place: Place, other: Place): string {
+  return `${place.id} was ready before ${other.id} in lane ${place.lane} and was claimed after it`
 }

@@ -1,10 +1,10 @@
-// Promises to those around the queue: slots of a schedule, watchers, receivers of webhooks, rows that were left behind.
+// Promises about what is around the queue: slots of a schedule, watchers, receivers of webhooks, rows for the reaper.
 
 import { calls, orphans, tickMs, ticks } from '../world.ts'
 import { type Evidence, labelOf } from './evidence.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 
-/** Promise: a slot fires once. All that were missed are made up for, so there is no hole either. */
+/** Promise: a slot of a schedule fires once. Missed slots are fired late, so there is no gap either. */
 export function judgeSlots({ left }: Evidence): Ruling {
   const slots = left.jobs
     .filter(({ queue }) => queue === ticks.name)
@@ -13,62 +13,64 @@ export function judgeSlots({ left }: Evidence): Ruling {
   return check(slots.slice(1), (slot, n) => {
     const before = slots[n] as number
     if (slot - before === tickMs) return []
-    const told = slot === before ? 'fired twice' : `comes behind ${new Date(before).toISOString()}`
-    return [`the slot ${new Date(slot).toISOString()} ${told}`]
+    const fault = slot === before ? 'fired twice' : `is the next after ${new Date(before).toISOString()}`
+    return [`the slot ${new Date(slot).toISOString()} ${fault}`]
   })
 }
 
-/** Promise: every change is told at least once to who watches, through its own deaths. */
+/** Promise: a watcher gets every change at least once, however often it dies. */
 export function judgeWatch(evidence: Evidence): Ruling {
-  const { told, ordeal } = evidence
-  if (told === null) return together()
+  const { watchLog, conditions } = evidence
+  if (watchLog === null) return combine()
   const times = new Map<string, number>()
-  for (const { id, state } of told.changes) times.set(`${id} ${state}`, (times.get(`${id} ${state}`) ?? 0) + 1)
+  for (const { id, state } of watchLog.changes) times.set(`${id} ${state}`, (times.get(`${id} ${state}`) ?? 0) + 1)
   const seen = (id: string, state: string) => times.get(`${id} ${state}`) ?? 0
-  const watched = evidence.wishes.filter(({ note, answer }) => note.at > told.since && answer?.status === 'created')
-  return together(
+  const watched = evidence.requestedJobs.filter(
+    ({ note, answer }) => note.at > watchLog.since && answer?.status === 'created',
+  )
+  return combine(
     check(watched, ({ entry, answer }) => {
       const { id } = answer as { readonly id: string }
       if (seen(id, 'ready') + seen(id, 'scheduled') + seen(id, 'held') === 0)
-        return [`nobody was told that ${id} is there`]
+        return [`the watcher did not get the enqueue of ${id}`]
       const [job, another] = evidence.jobs.get(id) ?? []
       if (!job || another || entry.kind === 'given') return []
-      if (seen(id, job.state) === 0) return [`nobody was told that ${id} is ${job.state}`]
+      if (seen(id, job.state) === 0) return [`the watcher did not get that ${id} is ${job.state}`]
       const runs = job.history.length
-      return seen(id, 'running') >= runs ? [] : [`${id} ran ${runs} times, which was told ${seen(id, 'running')} times`]
+      return seen(id, 'running') >= runs ? [] : [`${id} ran ${runs} times, and the watcher got ${seen(id, 'running')}`]
     }),
-    check([told.refusals], (refusals) =>
-      refusals > ordeal.crashes.length ? [`a cursor was refused ${refusals} times`] : [],
+    check([watchLog.refusals], (refusals) =>
+      refusals > conditions.crashes.length ? [`a cursor was refused ${refusals} times`] : [],
     ),
   )
 }
 
-/** Promise: what a settlement announces is delivered. */
+/** Promise: every webhook that a settlement enqueues is delivered. */
 export function judgeCalls(evidence: Evidence): Ruling {
-  if (evidence.received === null) return together()
+  if (evidence.received === null) return combine()
   const received = new Set(evidence.received)
   const made = evidence.left.jobs.filter(({ queue }) => queue === calls.queue.name)
-  return together(
+  return combine(
     check(made, ({ id, state, payload }) => {
       const { tag = '' } = evidence.bodyOf(payload)
-      return state !== 'done' || received.has(tag) ? [] : [`call ${id} is done, and nobody received ${tag}`]
+      return state !== 'done' || received.has(tag) ? [] : [`webhook ${id} is done, and ${tag} was not received`]
     }),
     check([...received], (tag) =>
       made.some(({ payload }) => evidence.bodyOf(payload).tag === tag)
         ? []
-        : [`${tag} was received, and nobody called`],
+        : [`${tag} was received, and no webhook has it`],
     ),
   )
 }
 
-/** Promise: every row that was left behind is revived. */
+/** Promise: every row that was left behind gets a job. */
 export function judgeOrphans(evidence: Evidence): Ruling {
   const waiting = new Set(evidence.left.orphans ?? [])
   const done = new Set(
     evidence.left.jobs.filter(({ queue, state }) => queue === orphans.name && state === 'done').map(labelOf),
   )
   return check(evidence.of('orphan'), ({ asked: { tag }, answer }) => {
-    if (waiting.has(tag)) return [`row ${tag} still waits`]
-    return answer === null || done.has(tag) ? [] : [`row ${tag} is gone, and no job took it`]
+    if (waiting.has(tag)) return [`row ${tag} still waits for its job`]
+    return answer === null || done.has(tag) ? [] : [`row ${tag} no longer exists, and no job has deleted it`]
   })
 }

@@ -1,4 +1,4 @@
-// What a look at the evidence comes to: how often a promise was put to the test, and what speaks against it.
+// A ruling on a promise: how often it was checked, and the faults that were found.
 
 export interface Ruling {
   readonly checks: number
@@ -10,7 +10,7 @@ export function check<T>(cases: readonly T[], faultsIn: (each: T, n: number) => 
   return { checks: cases.length, faults: cases.flatMap(faultsIn) }
 }
 
-export function together(...rulings: readonly Ruling[]): Ruling {
+export function combine(...rulings: readonly Ruling[]): Ruling {
   return {
     checks: rulings.reduce((sum, { checks }) => sum + checks, 0),
     faults: [...new Set(rulings.flatMap(({ faults }) => faults))],

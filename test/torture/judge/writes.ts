@@ -1,11 +1,11 @@
-// Promises about what is written again and again: counters, keys, priorities, words left with a job, pauses.
+// Promises about values that are written repeatedly: counters, keys, priorities, data of a wake, pauses.
 
 import type { Note } from '../journal.ts'
 import { counters } from '../world.ts'
-import { type Evidence, isPossible, isUnknown, labelOf, standing, type Write } from './evidence.ts'
-import { check, type Ruling, together } from './ruling.ts'
+import { type Evidence, isPossible, isUnknown, labelOf, possibleValues, type Write } from './evidence.ts'
+import { check, combine, type Ruling } from './ruling.ts'
 
-/** Promise: a counter equals the increments that were answered, give or take those that nobody knows of. */
+/** Promise: a counter equals the answered increments, plus at most those with an unknown result. */
 export function judgeCounters(evidence: Evidence): Ruling {
   const perKey = counters.map((key) => {
     const tried = evidence.of('increment').filter(({ asked }) => asked.key === key)
@@ -19,15 +19,15 @@ export function judgeCounters(evidence: Evidence): Ruling {
     const sum = `${key} is ${value} after ${applied.length} increments and ${unknown} unknown ones`
     return { checks: tried.length, faults: isRight ? overwritten : [...overwritten, sum] }
   })
-  return together(...perKey)
+  return combine(...perKey)
 }
 
-/** Promise: what was written last stands. */
+/** Promise: the last write wins. */
 export function judgeLastWrites(evidence: Evidence): Ruling {
-  return together(ownKeys(evidence), priorities(evidence), words(evidence), pauses(evidence))
+  return combine(ownKeys(evidence), priorities(evidence), wakeData(evidence), pauses(evidence))
 }
 
-/** Before everything. */
+/** The value before every write. */
 const initial = <T>(value: T): Write<T> => ({ at: -1, answeredAt: -1, value })
 
 const toWrite = <T>({ at, answeredAt }: Note, value: T): Write<T> => ({ at, answeredAt, value })
@@ -35,7 +35,7 @@ const toWrite = <T>({ at, answeredAt }: Note, value: T): Write<T> => ({ at, answ
 function ownKeys(evidence: Evidence): Ruling {
   const puts = evidence.of('put').filter(({ asked }) => asked.key.startsWith('own '))
   return check([...Map.groupBy(puts, ({ asked }) => asked.key)], ([key, notes]) => {
-    const allowed = standing([initial(null), ...notes.map((note) => toWrite(note, note.asked.value))])
+    const allowed = possibleValues([initial(null), ...notes.map((note) => toWrite(note, note.asked.value))])
     const value = evidence.left.kv.get(key) ?? null
     return allowed.some((each) => each === value)
       ? []
@@ -51,7 +51,7 @@ function priorities(evidence: Evidence): Ruling {
   })
 }
 
-function words(evidence: Evidence): Ruling {
+function wakeData(evidence: Evidence): Ruling {
   return changes(evidence, 'wake', {
     first: () => null,
     changed: ({ asked }) => asked.data,
@@ -61,19 +61,21 @@ function words(evidence: Evidence): Ruling {
 
 type Job = Evidence['left']['jobs'][number]
 
-/** Jobs whose payload nobody takes over and whose id nobody uses again. */
+/** Only of plain jobs: their payload is never replaced, and their id is never used again. */
 function changes<V extends 'reprioritise' | 'wake', T>(
   evidence: Evidence,
   verb: V,
   how: { first: (priority: number) => T; changed: (note: Note<V>) => T; isNow: (job: Job) => T },
 ): Ruling {
   const changed = Map.groupBy(evidence.of(verb).filter(isPossible), ({ asked }) => asked.id)
-  const plain = evidence.wishes.filter(({ entry, answer }) => answer?.status === 'created' && entry.kind === 'plain')
+  const plain = evidence.requestedJobs.filter(
+    ({ entry, answer }) => answer?.status === 'created' && entry.kind === 'plain',
+  )
   return check(plain, ({ entry, answer }) => {
     const job = evidence.jobs.get(answer?.id ?? '')?.[0]
     if (!job) return []
     const writes = (changed.get(job.id) ?? []).map((note) => toWrite(note, how.changed(note)))
-    const allowed = standing([initial(how.first(entry.priority)), ...writes])
+    const allowed = possibleValues([initial(how.first(entry.priority)), ...writes])
     const value = how.isNow(job)
     if (allowed.includes(value)) return []
     return [`${labelOf(job)}: ${verb} left ${value}, where ${allowed.join(' or ')} was last`]
@@ -84,14 +86,16 @@ function pauses(evidence: Evidence): Ruling {
   const turns = Map.groupBy(evidence.of('pause'), ({ asked }) => asked.queue)
   return check(evidence.left.queues, ({ name, paused }) => {
     const writes = (turns.get(name) ?? []).map((note) => toWrite(note, note.asked.paused))
-    return standing([initial(false), ...writes]).includes(paused) ? [] : [`${name} is ${paused ? '' : 'not '}paused`]
+    return possibleValues([initial(false), ...writes]).includes(paused)
+      ? []
+      : [`${name} is ${paused ? '' : 'not '}paused`]
   })
 }
 
-/** Promise: a paused queue hands out nothing. Each has one who pauses and resumes it, and one who drains it. */
+/** Promise: a claim gets nothing from a paused queue. Only the process it belongs to pauses it; later the drain resumes it. */
 export function judgePauses(evidence: Evidence): Ruling {
   const turns = Map.groupBy(evidence.of('pause'), ({ asked }) => asked.queue)
-  const quiet = check(evidence.of('quiet'), ({ asked, answer }) =>
+  const pauseCheck = check(evidence.of('pauseCheck'), ({ asked, answer }) =>
     answer && answer.after > answer.before
       ? [`${answer.after - answer.before} jobs of ${asked.queue} started after its pause was answered`]
       : [],
@@ -103,8 +107,8 @@ export function judgePauses(evidence: Evidence): Ruling {
     const before = turns.get(queue)?.findLast((turn) => turn.answeredAt !== null && turn.answeredAt <= at)
     const meanwhile = turns.get(queue)?.some((turn) => turn.at <= answeredAt && (turn.answeredAt ?? Infinity) >= at)
     return before?.asked.paused && !meanwhile
-      ? [`${asked.worker} got ${answer.length} jobs of ${queue} in its pause`]
+      ? [`${asked.worker} got ${answer.length} jobs of ${queue} while it was paused`]
       : []
   })
-  return together(quiet, claims)
+  return combine(pauseCheck, claims)
 }

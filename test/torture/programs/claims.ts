@@ -1,14 +1,14 @@
-// Claims by hand and settles in every way, once, twice, late or never; sweeps.
+// A claimer: claims by hand, settles in every way, once, twice, late or never, and sweeps.
 import { Workload } from '../workload.ts'
-import { duty, openWorld, say, serve } from './member.ts'
+import { openWorld, options, report, serve } from './member.ts'
 
-const sayEveryMs = 500
+const reportEveryMs = 500
 
 const world = await openWorld()
-const life = Workload.claimer(world, duty)
-let told = 0
+const workload = Workload.claimer(world, options)
+let reported = 0
 setInterval(() => {
-  say({ said: 'settled', count: life.settled - told })
-  told = life.settled
-}, sayEveryMs).unref()
-await serve(world, { stop: () => life.stop(), over: life.over })
+  report({ kind: 'settled', count: workload.settled - reported })
+  reported = workload.settled
+}, reportEveryMs).unref()
+await serve(world, { stop: () => workload.stop(), over: workload.over })

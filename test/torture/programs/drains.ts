@@ -1,12 +1,12 @@
-// Brings everything that is left to its end: by workers what handlers are for, by hand all else.
+// The drain: runs every job that is left. Queues with handlers are left to workers, all others are claimed by hand.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { drain } from '../drain.ts'
 import { startWorkers } from '../tasks.ts'
-import { duty, openWorld, serve } from './member.ts'
+import { openWorld, options, serve } from './member.ts'
 
 const world = await openWorld()
-startWorkers(world, { receiver: duty.receiver, isLast: true })
-// PostgreSQL looks once a minute for what came late with an old time.
+startWorkers(world, { receiver: options.receiver, isLast: true })
+// On PostgreSQL, jobs that were committed late with an old time are looked for once a minute.
 const isAwaited = async () => (await world.application.abandoned(1)).length > 0
 await drain(world, { pass: sleep, maxMs: 90_000, isAwaited })
 await serve(world, { stop: async () => {}, over: Promise.resolve() })

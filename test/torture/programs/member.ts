@@ -1,5 +1,5 @@
-// A process of the fleet: what it is told at its start, and what it hears and says later, over its channel. When whoever
-// started it is gone, it goes too.
+// A process of the fleet: the options it starts with, the commands it gets and the reports it sends over its channel. It ends
+// when its parent ends.
 
 import { open } from '../../../src/open.ts'
 import { postgres } from '../../../src/store/postgres/index.ts'
@@ -9,82 +9,82 @@ import { Random } from '../random.ts'
 import { block } from '../tasks.ts'
 import type { AppWorld } from '../world.ts'
 
-/** What every program is given, as JSON. */
-export interface Duty {
+/** The options of every program, passed as JSON. */
+export interface ProgramOptions {
   readonly url: string
   readonly log: string
-  readonly life: string
+  readonly processName: string
   readonly seed: number
   readonly mayBeDown: boolean
-  /** Where announcements go. */
+  /** The URL that webhooks are sent to. */
   readonly receiver: string
-  /** Whether it hears wake-ups; else it must look by itself. */
+  /** Whether it gets wake-ups. Without them it must poll. */
   readonly listens: boolean
-  /** Whether store and application share one small pool, where there is one. */
+  /** On PostgreSQL: whether store and application share one small pool. */
   readonly sharesPool: boolean
 }
 
-export type Order =
+export type Command =
   | { readonly do: 'block'; readonly ms: number }
   | { readonly do: 'poison'; readonly label: string }
   | { readonly do: 'stop' }
 
-export type Word = { readonly said: 'open' } | { readonly said: 'settled'; readonly count: number }
+export type Report = { readonly kind: 'open' } | { readonly kind: 'settled'; readonly count: number }
 
-process.on('SIGINT', () => {}) // is for whoever started it
+process.on('SIGINT', () => {}) // handled by the parent
 
-export const duty: Duty = JSON.parse(process.argv[2] ?? '{}')
+export const options: ProgramOptions = JSON.parse(process.argv[2] ?? '{}')
 
-export function say(word: Word): void {
-  if (process.connected) process.send?.(word)
+export function report(message: Report): void {
+  if (process.connected) process.send?.(message)
 }
 
 export interface Member {
   readonly stop: () => Promise<unknown>
   readonly poison?: (label: string) => Promise<unknown>
-  /** Rejects when it cannot go on. */
+  /** Rejects when it cannot continue. */
   readonly over?: Promise<unknown>
 }
 
 export async function openWorld(): Promise<AppWorld> {
-  const { url, log, life, seed, mayBeDown } = duty
+  const { url, log, processName, seed, mayBeDown } = options
   const application = applicationAt(url)
   const holdfast = await withRetry(() => open(storeOf(application), { logger: false }))
   const journal = Journal.at(log, { mayBeDown })
-  return { holdfast, journal, application, life, random: new Random(seed), now: () => Date.now() }
+  return { holdfast, journal, application, processName, random: new Random(seed), now: () => Date.now() }
 }
 
 function storeOf({ pool }: Application) {
-  const { url, listens, sharesPool } = duty
-  const heard = listens ? {} : { listen: false as const }
-  if (pool && sharesPool) return postgres({ pool, ...heard })
-  return pool && !listens ? postgres({ url, ...heard }) : url
+  const { url, listens, sharesPool } = options
+  const wakeUps = listens ? {} : { listen: false as const }
+  if (pool && sharesPool) return postgres({ pool, ...wakeUps })
+  return pool && !listens ? postgres({ url, ...wakeUps }) : url
 }
 
-/** The store may be away just when a process starts. */
+/** The store may be down at the moment when a process starts. */
 async function withRetry<T>(call: () => Promise<T>): Promise<T> {
   for (let tries = 0; ; tries++) {
     try {
       return await call()
     } catch (error) {
-      if (!duty.mayBeDown || tries > 100) throw error
+      if (!options.mayBeDown || tries > 100) throw error
       await new Promise((resolve) => setTimeout(resolve, 100))
     }
   }
 }
 
-/** Does as it is told until it is told to stop. */
-export async function serve({ holdfast, application, journal, life }: AppWorld, member: Member): Promise<void> {
+/** Performs commands until it is asked to stop. */
+export async function serve({ holdfast, application, journal, processName }: AppWorld, member: Member): Promise<void> {
   const stopped = Promise.withResolvers<void>()
   process.on('disconnect', () => process.exit(0))
-  process.on('message', (order: Order) => {
-    if (order.do === 'stop') stopped.resolve()
-    if (order.do === 'block') block(order.ms)
-    if (order.do === 'poison') member.poison?.(order.label).catch(stopped.reject)
+  process.on('message', (command: Command) => {
+    if (command.do === 'stop') stopped.resolve()
+    if (command.do === 'block') block(command.ms)
+    if (command.do === 'poison') member.poison?.(command.label).catch(stopped.reject)
   })
-  say({ said: 'open' })
+  report({ kind: 'open' })
   await Promise.race([stopped.promise, member.over ?? stopped.promise])
-  const end = await journal.begin('stop', { worker: life })
+  const end = await journal.begin('stop', { worker: processName })
   await member.stop()
   await holdfast.close({ grace: '5s' })
   await end(true)

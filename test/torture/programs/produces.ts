@@ -1,9 +1,9 @@
-// Enqueues everything, in and out of transactions, and interferes with it.
+// A producer: enqueues jobs of every kind, in transactions and outside, and changes them afterwards.
 
 import { enqueuePoison } from '../tasks.ts'
 import { Workload } from '../workload.ts'
-import { duty, openWorld, serve } from './member.ts'
+import { openWorld, options, serve } from './member.ts'
 
 const world = await openWorld()
-const life = Workload.application(world, duty)
-await serve(world, { stop: () => life.stop(), over: life.over, poison: (label) => enqueuePoison(world, label) })
+const workload = Workload.application(world, options)
+await serve(world, { stop: () => workload.stop(), over: workload.over, poison: (label) => enqueuePoison(world, label) })

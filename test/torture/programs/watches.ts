@@ -1,25 +1,25 @@
-// Watches everything and writes down what it is told, one line a change. Started again it goes on behind the last line.
+// The watcher: writes every change to a file, one line each. After a restart it continues from the cursor of the last line.
 import { existsSync, readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { isHoldfastError } from '../../../src/errors.ts'
 import { machineMs } from '../../sqlite/process.ts'
 import { logAt } from '../log.ts'
-import type { WatchLine } from '../told.ts'
-import { duty, openWorld, say, serve } from './member.ts'
+import type { WatchLine } from '../watch-log.ts'
+import { openWorld, options, report, serve } from './member.ts'
 
-const path = `${duty.log}.told`
-/** How long nothing must be told until all is. */
+const path = `${options.log}.jsonl`
+/** After so long without a change, the watcher has received all of them. */
 const quietMs = 1_500
 
 const world = await openWorld()
 let cursor = lastCursor()
 const log = logAt(path)
-/** It does nothing but go on: nobody waits for the disk. */
+/** Does not wait for the disk: the watcher acts on no change. */
 const write = (line: WatchLine) => {
   log.write(`${JSON.stringify(line)}\n`)
   void log.sync()
 }
-let toldAt = machineMs()
+let lastChangeAt = machineMs()
 let isOver = false
 
 async function watch(): Promise<void> {
@@ -30,13 +30,13 @@ async function watch(): Promise<void> {
     for await (const change of changes) {
       write({ id: change.id, state: change.state, cursor: change.cursor })
       cursor = change.cursor
-      toldAt = machineMs()
+      lastChangeAt = machineMs()
     }
   } catch (error) {
     if (isHoldfastError(error, 'INVALID_OPTION')) {
       write({ refused: machineMs() })
       cursor = null
-    } else if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !duty.mayBeDown) throw error
+    } else if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !options.mayBeDown) throw error
     cursor = cursor === null ? null : (changes.cursor ?? cursor)
     await sleep(50)
   }
@@ -57,12 +57,12 @@ async function goOn(): Promise<void> {
   while (!isOver) await watch()
 }
 
-say({ said: 'open' })
+report({ kind: 'open' })
 await serve(world, {
   over: goOn(),
   stop: async () => {
-    toldAt = machineMs() // it may look but once a second
-    while (machineMs() - toldAt < quietMs) await sleep(100)
+    lastChangeAt = machineMs() // it may poll only once a second
+    while (machineMs() - lastChangeAt < quietMs) await sleep(100)
     isOver = true
     await log.sync()
   },

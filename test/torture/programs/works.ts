@@ -1,8 +1,8 @@
-// Workers with handlers that do whatever their jobs say; fires schedules, sweeps, revives rows, delivers webhooks.
+// A worker process: its handlers do what their jobs say. It also fires schedules, sweeps, runs the reaper and delivers webhooks.
 import { startWorkers } from '../tasks.ts'
-import { duty, openWorld, say, serve } from './member.ts'
+import { openWorld, options, report, serve } from './member.ts'
 
-const sayEveryMs = 500
+const reportEveryMs = 500
 
 const world = await openWorld()
 let settled = 0
@@ -10,8 +10,8 @@ world.holdfast.on('settle.ended', (facts) => {
   settled += facts.settled
 })
 setInterval(() => {
-  say({ said: 'settled', count: settled })
+  report({ kind: 'settled', count: settled })
   settled = 0
-}, sayEveryMs).unref()
-startWorkers(world, { receiver: duty.receiver, isLast: false })
+}, reportEveryMs).unref()
+startWorkers(world, { receiver: options.receiver, isLast: false })
 await serve(world, { stop: async () => {} })

@@ -1,4 +1,4 @@
-// Delivers webhooks, and nothing else, until it is killed.
+// Delivers webhooks until it is killed.
 //   delivers.ts <store>
 import { defineWebhooks } from '../../../src/index.ts'
 import { open } from '../../../src/open.ts'

@@ -1,4 +1,4 @@
-// Runs in a thread and uses the ways to the main thread that Node gives to every module.
+// Runs in a thread and uses what Node gives every module to reach the main thread.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { MessagePort, parentPort, threadId, workerData } from 'node:worker_threads'
 import type { Job } from '../../../src/worker/job.ts'
@@ -11,8 +11,8 @@ export interface ForgerTask {
   readonly messages?: readonly unknown[]
 }
 
-const heard: unknown[] = []
-parentPort?.on('message', (message) => heard.push(message))
+const received: unknown[] = []
+parentPort?.on('message', (message) => received.push(message))
 parentPort?.unref()
 
 export default async (job: Job<ForgerTask>) => {
@@ -22,11 +22,11 @@ export default async (job: Job<ForgerTask>) => {
   if (as === 'break its end') breakCosts(job)
   await sleep(20)
   if (as === 'fail') throw new Error('the true end')
-  if (as === 'list what is reachable') return { heard, keys: Object.keys(workerData), ports: portsIn(workerData) }
+  if (as === 'list what is reachable') return { received, keys: Object.keys(workerData), ports: portsIn(workerData) }
   return threadId
 }
 
-/** As a wrong polyfill would: the costs at the end of the job are no amounts any more. */
+/** As a wrong polyfill would do: the costs at the end of the job are not numbers any more. */
 function breakCosts(job: Job<ForgerTask>): void {
   job.cost('tokens', 1)
   const { fromEntries } = Object

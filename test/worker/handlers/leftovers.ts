@@ -1,4 +1,4 @@
-// Runs in a thread. Some jobs leave work behind that goes on after their end; `wait` is the neighbour that meets it.
+// Runs in a thread. Some jobs leave work running after their end; `wait` is the job that runs at the same time as it.
 import { execSync } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { threadId } from 'node:worker_threads'
@@ -22,7 +22,7 @@ export type LeftoverTask =
   | 'many late throws'
   | 'open extension'
 
-/** What leftovers saw; kept in the thread and told by the next `wait`. */
+/** What leftovers saw; kept in the thread and returned by the next `wait`. */
 const seen: unknown[] = []
 /** A neighbour waits now. */
 let isWaiting = false
@@ -82,7 +82,7 @@ const tasks: Readonly<Record<LeftoverTask, (job: Job) => unknown>> = {
     }),
   'late throw': () =>
     later(() => {
-      throw new Error('left behind')
+      throw new Error('thrown late')
     }),
   'late rejection': () => later(() => void Promise.reject(new Error('rejected late'))),
   'late exit': () => later(() => process.exit(7)),

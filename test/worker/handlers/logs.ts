@@ -1,4 +1,4 @@
-// Says things that cannot be sent as they are, or are refused.
+// Logs facts that cannot be cloned, and makes calls that are refused.
 import type { Job } from '../../../src/worker/job.ts'
 
 export default async (job: Job) => {

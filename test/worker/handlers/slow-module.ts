@@ -1,4 +1,4 @@
-// Takes its time to load.
+// Loads slowly.
 import { setTimeout as sleep } from 'node:timers/promises'
 
 await sleep(700)

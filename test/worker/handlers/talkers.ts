@@ -1,4 +1,4 @@
-// Says more than fits, or what is no fact at all.
+// Logs more lines than are sent, or facts that are not an object.
 import type { Job } from '../../../src/worker/job.ts'
 
 export default async (job: Job<{ readonly facts?: unknown; readonly lines?: number }>) => {

@@ -50,7 +50,7 @@ const tasks: Readonly<Record<ThreadTask, (job: Job) => unknown>> = {
   release: (job) => job.release('not now'),
   outcome: (job) => job.outcome('saved', { rows: 3 }, { warning: 'consent-wall' }),
   permanent(job) {
-    throw new Permanent('no such user', { effects: { put: [{ key: 'buried', value: job.id }] } })
+    throw new Permanent('no such user', { effects: { put: [{ key: 'noted', value: job.id }] } })
   },
   permanentWithBadEffects() {
     throw new Permanent('no such user', { effects: { sql: [{ text: '' }] } })
@@ -85,7 +85,7 @@ const tasks: Readonly<Record<ThreadTask, (job: Job) => unknown>> = {
   },
   uncaught() {
     setTimeout(() => {
-      throw new Error('nobody caught this')
+      throw new Error('no code caught this')
     })
     return forever()
   },

@@ -1,4 +1,4 @@
-// A worker whose thread blocks in native code. It says when the handler has begun and when the thread is stuck.
+// A worker whose thread blocks in native code. It reports when the handler has begun and when the thread is stuck.
 import { open } from '../../../src/open.ts'
 
 const [url = ''] = process.argv.slice(2)

@@ -1,6 +1,6 @@
-// Stands before a gate.
-//   gate-waiter.ts <url> wait    waits until it is open, says so, closes it by its pass and says whether that worked
-//   gate-waiter.ts <url> watch   watches it, says what it knows, and has nothing else to do
+// Waits for a gate, or watches it.
+//   gate-waiter.ts <url> wait    waits until it is open, reports that, closes it by its pass and reports whether that worked
+//   gate-waiter.ts <url> watch   watches it, reports whether it is open, and has nothing else to do
 import { open } from '../../../src/index.ts'
 import { say } from '../../sqlite/programs/conversation.ts'
 

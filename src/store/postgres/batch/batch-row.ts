@@ -7,14 +7,14 @@ import { list } from '../connection/columns.ts'
 import type { Database } from '../connection/database.ts'
 import type { StoreContext } from '../enqueue.ts'
 
-/** A batch as its row and its counts tell. */
+/** A batch: its row and its counts. */
 export interface Batch {
   readonly no: number
   readonly record: BatchRecord
   readonly isCancelled: boolean
-  /** Changes of its counts that are not added up yet. */
+  /** How many changes of its counts are not folded yet. */
   readonly changes: number
-  /** Dead items that ended up to then are to be retried. */
+  /** Dead items that ended until this time are to be retried. */
   readonly retryUntil: number | null
 }
 

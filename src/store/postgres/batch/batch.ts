@@ -1,10 +1,10 @@
-// Batches: opened, filled and read. How they lie in the database, and which locks are taken in which order, is in
+// Batches: opened, filled and read. How they are stored, and which locks are taken in which order, is in
 // `schema/functions/batch-counts.ts`.
 
 import { isRefused, type Refused, toError } from '../../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../../job/batch.ts'
 import type { NewJob } from '../../../job/record.ts'
-import { atIndex, batchNotFound, cannotAddItems, itemsMissing, unknownMark } from '../../refusals.ts'
+import { atIndex, batchNotFound, cannotAddItems, itemsMissing, unknownPage } from '../../refusals.ts'
 import type {
   BatchesPage,
   BatchesQuery,
@@ -16,14 +16,14 @@ import type {
 } from '../../store.ts'
 import type { PgTransaction } from '../connection/database.ts'
 import {
-  addCarefully,
+  type AfterCommit,
+  addChecked,
   addPlain,
   areKeysKnown,
   comesReady,
   countReady,
   created,
   definitionEpochsOf,
-  type FollowUps,
   isPlain,
   plainColumns,
   type StoreContext,
@@ -50,7 +50,7 @@ export async function addItems(context: StoreContext, request: ItemsRequest): Pr
 
 const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)'
 
-/** In one call; null: nothing was done, and why is found out in turn. */
+/** Adds the items in one call. Null: nothing was done, and `addInTurn` finds out why. */
 async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
   const answer = await context.lanes.withLanes(async () => {
     await context.lanes.open(jobs, id)
@@ -63,15 +63,15 @@ async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRe
     ]
     const call = { text: insertItems, values: [id, at, ...columns] }
     const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
-    return context.db.land(call, ([row]) => read(row?.[0]), read)
+    return context.db.commitOnce(call, ([row]) => read(row?.[0]), read)
   })
   if (answer === null) return null
   context.announce(countReady(jobs.filter((job) => comesReady(context.lanes, job))))
-  await context.followUp({ lists: answer.lists ?? [] })
+  await context.afterCommit({ lists: answer.lists ?? [] })
   return { submitted: answer.submitted, enqueued: jobs.map(created) }
 }
 
-/** What `holdfast.add_items` tells; see there. */
+/** What `holdfast.add_items` answers; see there. */
 interface AddedAtOnce {
   readonly submitted: number
   readonly lists: readonly number[] | null
@@ -79,7 +79,7 @@ interface AddedAtOnce {
 
 async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
   let added: readonly NewJob[] = []
-  let followUps: FollowUps = {}
+  let afterCommit: AfterCommit = {}
   const add = async (tx: PgTransaction): Promise<ItemsAnswer> => {
     const [row] = await tx.query('select * from holdfast.begin_items($1)', [id])
     if (!row) return batchNotFound(id)
@@ -92,7 +92,7 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
     await tx.readClock()
     const answer = await tx.attempt(async () => {
       const { enqueued, ...touched } = await addTo(tx, context, id, added)
-      followUps = touched
+      afterCommit = touched
       const created = enqueued.filter(({ status }) => status === 'created').length
       const after = at === null ? submitted : submitted + added.length
       await tx.query('select holdfast.end_items($1, $2, $3)', [no, after, created])
@@ -109,16 +109,16 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
   context.announce(
     countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && comesReady(context.lanes, job))),
   )
-  await context.followUp(followUps)
+  await context.afterCommit(afterCommit)
   return answer
 }
 
-interface Added extends FollowUps {
+interface Added extends AfterCommit {
   readonly enqueued: readonly Enqueued[]
 }
 
 async function addTo(tx: PgTransaction, { lanes }: StoreContext, id: string, jobs: readonly NewJob[]): Promise<Added> {
-  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addCarefully(tx, lanes, jobs, id)
+  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addChecked(tx, lanes, jobs, id)
   const lists = await addPlain(tx, lanes, jobs, id)
   return { enqueued: jobs.map(created), lists }
 }
@@ -140,13 +140,13 @@ const conditions = {
 
 const lastNo = 0x7fffffff
 
-/** The number of a batch. */
+/** A mark is the number of a batch. */
 function isMark(text: string): boolean {
   return /^\d{1,10}$/.test(text) && Number(text) <= lastNo
 }
 
 export async function readBatches(context: StoreContext, { state, limit, after }: BatchesQuery): Promise<BatchesPage> {
-  if (after !== null && !isMark(after)) throw toError(unknownMark())
+  if (after !== null && !isMark(after)) throw toError(unknownPage())
   const rows = await context.db.query(
     `select no from holdfast.batch
       where no < $1 and not is_deleted and ${state === null ? 'true' : `(${conditions[state]})`}

@@ -1,4 +1,4 @@
-// Where a database is: URLs as people write them, and as they may be shown.
+// URLs of databases: as they are written, and as they may be shown.
 
 export function isPostgresUrl(url: unknown): url is string {
   return typeof url === 'string' && /^postgres(ql)?:\/\//.test(url)
@@ -6,16 +6,16 @@ export function isPostgresUrl(url: unknown): url is string {
 
 /** How long to wait for a connection. */
 export const connectMs = 5_000
-/** A connection that is silent for so long asks whether its server is still there: it may have gone without a word. */
+/** After so long without traffic, TCP keepalive asks whether the server is still there. */
 export const silentMs = 10_000
 
 export interface PostgresAddress {
-  /** As the driver takes it. */
+  /** In the form that the driver accepts. */
   readonly url: string
   readonly schema?: string
 }
 
-/** Takes our own parameter, `schema`, out of the URL; all others are the driver's, and stay letter for letter. */
+/** Removes our own parameter, `schema`, from the URL. All others are the driver's, and stay letter for letter. */
 export function postgresAddress(url: string): PostgresAddress {
   const [base = '', query = ''] = splitOnce(url, '?')
   const schema = new URLSearchParams(query).get('schema')
@@ -24,7 +24,7 @@ export function postgresAddress(url: string): PostgresAddress {
   return { url: rest.length > 0 ? `${base}?${rest.join('&')}` : base, schema }
 }
 
-/** For people: a URL may carry a password, and a message may end up in a log. */
+/** For messages: a URL may contain a password, and a message may be logged. */
 export function withoutPassword(url: string): string {
   return url.replace(/:(?!\/\/).*@/, ':***@').replace(/([?&]password=)[^&]*/gi, '$1***')
 }

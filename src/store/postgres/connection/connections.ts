@@ -1,11 +1,13 @@
-// Connections of a pool, so many at a time. One of a pool that is the store's own is not given back to it after each use, but
-// kept for the next, who has it without a turn in the pool and its timers: what was used last goes first. One that nobody
-// used for a while goes back, and ends with the pool's idle ones. Of an application's pool nothing is kept.
+// Connections of a pool, so many at a time.
 //
-// In an application's pool a call that must not wait for the application (see reserve.ts) waits for a moment. If every connection
-// of the pool is in use by then, it gives up its turn and goes over the reserve; a renewal does so too where other calls of this
-// store have all places. A connection that the pool still gives to such a turn goes back unused, so a call is never carried out
-// twice.
+// THE STORE'S OWN POOL. A connection is not given back to the pool after each use. It is kept for the next call, which then
+// needs no request to the pool, and none of the pool's timers. The connection that was used last is taken first. A connection
+// that was not used for a while goes back, and ends with the pool's idle ones.
+//
+// AN APPLICATION'S POOL. Nothing is kept. A call that must not wait for the application (see reserve.ts) waits for a moment. If
+// every connection of the pool is in use by then, the call gives up its request to the pool and uses the reserve. A renewal
+// does so also if other calls of this store have all slots. If the pool still gives a connection to a request that was given
+// up, it goes back unused. So a call is never carried out twice.
 
 import type { Pool, PoolClient } from 'pg'
 import { Alarm } from '../../../runtime/alarm.ts'
@@ -26,24 +28,24 @@ export interface ConnectionsOptions {
 export interface Use {
   /** `any` unless given. */
   readonly purpose?: Purpose
-  /** Whether it is of no use afterwards. */
+  /** Whether the connection must be ended afterwards. */
   readonly ends: boolean | (() => boolean)
-  /** Whether it still is after this error. */
+  /** Whether the connection can be used again after this error. */
   isFit(client: PoolClient, error: unknown): Promise<boolean>
 }
 
 const keepMs = 5_000
 /** How long a call that has a reserve waits for the pool. */
 const reserveAfterMs = 250
-/** A turn in the pool that was given up. */
+/** The answer of a request to the pool that was given up. */
 const unused = Symbol('unused')
-/** Connections that are gone. */
+/** Connections that have ended. */
 const ended = new WeakSet<PoolClient>()
 
 export class Connections {
   readonly #pool: Pool
   readonly #isOwn: boolean
-  readonly #places: Semaphore
+  readonly #slots: Semaphore
   /** The connection that was used last is at the end. */
   readonly #kept: { readonly client: PoolClient; readonly since: number }[] = []
   readonly #alarm = new Alarm(systemTimers, () => this.#giveBackOld(), { keepsProcess: false })
@@ -56,14 +58,14 @@ export class Connections {
     const hasReserve = !isOwn && Reserve.isPossible(pool)
     this.#reserves = hasReserve ? { renewals: new Reserve(pool), settlements: new Reserve(pool) } : null
     this.#isOwn = isOwn
-    this.#places = new Semaphore(most)
+    this.#slots = new Semaphore(most)
   }
 
-  /** A connection for as long as `work` takes, once there is a place. */
+  /** Lends a connection for as long as `work` takes, once a slot is free. */
   use<T>(work: (client: PoolClient) => Promise<T>, use: Use): Promise<T> {
     const { purpose = 'any' } = use
     if (purpose !== 'any' && this.#reserves) return this.#useSoon(work, use, this.#reserves[purpose])
-    return this.#places.pass(async () => this.#run(this.#takeKept() ?? (await this.#checkOut()), work, use))
+    return this.#slots.pass(async () => this.#run(this.#takeKept() ?? (await this.#checkOut()), work, use))
   }
 
   async #run<T>(client: PoolClient, work: (client: PoolClient) => Promise<T>, { ends, isFit }: Use): Promise<T> {
@@ -77,19 +79,19 @@ export class Connections {
     }
   }
 
-  /** In the pool, or over the reserve where the pool does not serve it soon. */
+  /** Uses the pool or, if the pool does not serve the call soon, the reserve. */
   async #useSoon<T>(work: (client: PoolClient) => Promise<T>, use: Use, reserve: Reserve): Promise<T> {
     let turn: 'queued' | 'connecting' | 'running' | 'given up' = 'queued'
     const { promise: gaveUp, resolve } = Promise.withResolvers<typeof unused>()
     const look = () => {
       const isBehindOurs = use.purpose === 'renewals' && turn === 'queued'
-      if (!isBehindOurs && !this.#isUsedUp()) return // the pool makes a connection: the reserve would be no faster
+      if (!isBehindOurs && !this.#isUsedUp()) return // the pool is making a connection: the reserve would be no faster
       clearInterval(timer)
       turn = 'given up'
       resolve(unused)
     }
     const timer = setInterval(look, reserveAfterMs)
-    const inPool = this.#places.pass(async () => {
+    const inPool = this.#slots.pass(async () => {
       if (turn === 'given up') return unused
       turn = 'connecting'
       const client = await this.#checkOut().catch((error) => this.#orNone(error))
@@ -102,7 +104,7 @@ export class Connections {
       clearInterval(timer)
       return this.#run(client, work, use)
     })
-    inPool.catch(() => undefined) // a turn that was given up may fail
+    inPool.catch(() => undefined) // a request that was given up may fail
     try {
       const answer = await Promise.race([inPool, gaveUp])
       return answer === unused ? await reserve.use(work, use.isFit, () => isEnding(use.ends)) : (answer as T)
@@ -111,7 +113,7 @@ export class Connections {
     }
   }
 
-  /** The pool of an application may give up a request before this does (`connectionTimeoutMillis`). */
+  /** An application's pool may give up a request before the store does (`connectionTimeoutMillis`). */
   #orNone(error: unknown): null {
     if (this.#isUsedUp()) return null
     throw error
@@ -157,27 +159,28 @@ export class Connections {
   }
 
   /**
-   * A connection that breaks while no statement is under way says so at the next one, or is not kept; it must not end the
-   * process. It may do so with its very first words, which a promise of it would come too late to hear.
+   * A connection that breaks while no statement is under way emits an `error` event, which must not end the process. The next
+   * statement fails, or the connection is not kept. The event may come with the first bytes of the server. A promise would
+   * resolve too late to add a listener, so this uses the callback.
    */
   #checkOut(): Promise<PoolClient> {
     const connecting = new Promise<PoolClient>((resolve, reject) => {
       this.#pool.connect((error, client) => {
         if (!client) return reject(error)
-        if (client.listenerCount('error', ignore) === 0) this.#hear(client)
+        if (client.listenerCount('error', ignore) === 0) this.#listenTo(client)
         resolve(client)
       })
     })
     return beforeSending(connecting)
   }
 
-  #hear(client: PoolClient): void {
+  #listenTo(client: PoolClient): void {
     client.on('error', ignore)
     client.on('end', () => ended.add(client))
     if (this.#isOwn) client.on('end', () => this.#drop(client))
   }
 
-  /** Until it is gone, the server's last message makes an `error` event of the pool (`pool-errors.ts`). */
+  /** Until the connection has ended, the server's last message may make an `error` event of the pool (`pool-errors.ts`). */
   #end(client: PoolClient): void {
     if (!ended.has(client)) client.once('end', ignoreErrorsOf(this.#pool))
     client.release(true)
@@ -195,7 +198,7 @@ function isEnding(ends: Use['ends']): boolean {
   return typeof ends === 'function' ? ends() : ends
 }
 
-/** Whether it keeps the process alive: only while a call waits for an answer. */
+/** Sets whether the connection keeps the process alive: it does only while a call waits for an answer. */
 function letKeep(client: PoolClient, keeps: boolean): void {
   const socket = client as unknown as { ref?(): void; unref?(): void }
   if (keeps) socket.ref?.()

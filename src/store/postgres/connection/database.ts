@@ -1,38 +1,40 @@
 // Connections, transactions, and what to do when they fail.
 //
-// A call whose connection broke may have landed or not. So every durable call carries a number of its own, a flush, that it
-// records in the transaction; sent again under the same number it either lands now, or is told (HF004) that it has landed,
-// and reads what was answered then. Where the caller gave the number it may do so itself, after this gave up: numbers are
-// kept for an hour (`schema/functions/prune.ts`), one row a call, whatever it carried. Calls that write nothing durable are
-// simply made again (`failures.ts`).
+// FLUSH NUMBERS. A call whose connection broke may have been committed or not. So every durable call has a number of its own,
+// its flush, and records it in the transaction. If the call is sent again under the same number, it is carried out now, or it
+// fails with HF004 because it was committed before; then the answer that was kept is read. If the caller gave the number, it
+// may ask again itself after this has given up: numbers are kept for an hour (`schema/functions/prune.ts`), one row for each
+// call, however many requests it had. Calls that write nothing durable are made again without a number (`failures.ts`).
 //
-// The second send of a call may fail before it has looked at its flush: a queue was defined anew in between, say. The caller of
-// `land` or `transact` then starts over, under another flush. So the flush of the failed call is withdrawn first: if the first
-// send has landed, its answer counts; else it never will land (`schema/functions/flush.ts`). A flush that the caller gave stays
-// the same when the caller starts over, and is not withdrawn.
+// WITHDRAWN FLUSHES. The second send of a call may fail before it has checked its flush, for example because a queue was
+// redefined in between. The caller of `commitOnce` or `transact` then starts over, under another flush. So the flush of the
+// failed call is withdrawn first: if the first send was committed, its answer counts; if not, it never will be
+// (`schema/functions/flush.ts`). A flush that the caller gave stays the same when the caller starts over, and is not withdrawn.
 //
-// Timeouts that a role or a database sets are meant for its statements, not for a queue's: a transaction of ours lifts them
-// for itself. A single statement cannot, so where one was cut short by them, all bring a transaction along from then on.
-// Statements of the application, in a settlement, run with the timeouts that the session came with.
+// TIMEOUTS. Timeouts that a role or a database sets are meant for the application's statements, not for the store's. A
+// transaction of the store lifts them for itself. A single statement cannot, so if a timeout cancelled one, all statements are
+// sent in transactions from then on. Statements of the application, in a settlement, run with the timeouts that the session
+// came with.
 //
-// A COMMIT that the server refuses. Deferred constraints and deferred triggers of the application's tables are checked by the
-// COMMIT, behind every savepoint. Where the server answers COMMIT with an error and the session goes on, the transaction was
-// rolled back: nothing has landed, and that is certain. A server that goes away instead ends the session, and then the fate of
-// the transaction is unknown. So the session is asked to roll back: if it answers, the COMMIT was refused (`CommitRefused`).
-// This is thrown only where statements of the application ran: without them a refused COMMIT is a failure like any other.
+// A COMMIT THAT THE SERVER REFUSES. Deferred constraints and deferred triggers of the application's tables are checked by the
+// COMMIT, after every savepoint. If the server answers COMMIT with an error and the session goes on, the transaction was
+// certainly rolled back. If the server goes away instead, the session ends, and the outcome is unknown. So the session is asked
+// to roll back: if it answers, the COMMIT was refused (`CommitRefused`). This is thrown only if statements of the application
+// ran. Without them, a refused COMMIT is a failure like any other.
 //
-// A transaction with statements of the application that fails in another way. A statement may end its own session, or leave the
-// session so that no statement of ours succeeds. From here that looks like a server that is away. So after a few tries the
-// server is asked for something else:
+// OTHER FAILURES OF A TRANSACTION WITH STATEMENTS OF THE APPLICATION. A statement may end its own session, or change the
+// session so that no statement of the store succeeds. That looks like a server that is away. So after a few tries another call
+// is made to the server:
 //
-//   - it does not answer: the store is away, nothing is blamed on the statements;
-//   - it answers: the statements are to blame (`CommitRefused`), and `alone.ts` finds out which.
+//   - it does not answer: the server is away, and the statements are not the cause;
+//   - it answers: the statements are the cause (`CommitRefused`), and `statement-policy.ts` finds out which.
 //
-// A durable call whose session ended may still be committed by a server process that does not know yet that its client is gone.
-// So what the server is asked for is to land the number of that call, with the answer "abandoned". The insert waits for that
-// other transaction. If it had landed, the insert is refused and the kept answer is read. If not, the number is used up, and the
-// call cannot land later. A crash behind the insert leaves nothing but this row; a call that is sent again under the number
-// reads "abandoned", and goes on where this one ended. A light call needs none of this, because it may land twice.
+// ABANDONED FLUSHES. After a session of a durable call has ended, a server process that does not know yet that its client is
+// gone may still commit the call. So the other call inserts the flush number, with the answer "abandoned". The insert waits for
+// that transaction. If it commits, the insert is refused, and the kept answer is read. If not, the number is used up, and the
+// call cannot be committed later. A crash after the insert leaves nothing but this row. A call that is sent again under the
+// number reads "abandoned", and goes on where this one ended. A light call needs none of this, because it may be carried out
+// twice.
 
 import { createHash, randomUUID } from 'node:crypto'
 import type { ClientBase, Pool, PoolClient } from 'pg'
@@ -40,18 +42,18 @@ import type { Refused } from '../../../errors.ts'
 import { type Clock, systemClock } from '../../../runtime/clock.ts'
 import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
-import { type Leaves, Setters } from '../setters.ts'
+import { type Leaves, Setters } from '../sql-leftovers.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
 import {
+  alreadyCommitted,
   CommitRefused,
   EffectsSuspected,
-  hasLanded,
+  isAlreadyCommitted,
   isBroken,
   isCancelled,
   isFromServer,
   isUnprepared,
-  landedBefore,
   markAfterEffects,
   type StatementFault,
   suspectUnanswered,
@@ -61,8 +63,8 @@ import type { Purpose } from './reserve.ts'
 import { ResponseWatchdog } from './response-watchdog.ts'
 
 /**
- * A process that stops between two statements of a transaction (suspended, cut off, its event loop busy) holds its locks for
- * no longer: the server ends its connection, and it makes the call again when it gets to run.
+ * If a process stops between two statements of a transaction (suspended, cut off, its event loop busy), it keeps its locks for
+ * at most this time. Then the server ends its connection, and the process makes the call again when it runs again.
  */
 const idleMaxMs = 2_000
 
@@ -74,20 +76,20 @@ export const beginOurs = `begin isolation level read committed; set local idle_i
 export interface DatabaseOptions {
   readonly schema: Schema
   readonly clock: Clock
-  /** The pool is the store's alone. */
+  /** Only the store uses the pool. */
   readonly isOwn?: boolean
   /** How many connections of the pool may be in use at once. */
   readonly connections: number
-  /** How long a call may go unanswered before it is looked whether the server is still there. */
+  /** After this time without an answer, the watchdog checks whether the server is still there. */
   readonly answerMs: number
 }
 
 const sessionSettings = `select current_setting('default_transaction_isolation'), current_setting('statement_timeout'),
   current_setting('lock_timeout'), current_setting('transaction_timeout', true)`
 
-/** What is known of the sessions of a pool. */
+/** What this process knows of the sessions of a pool. */
 class Sessions {
-  /** Even single statements bring a transaction along, because sessions start with settings that do not suit them. */
+  /** Even single statements are sent in transactions, because sessions start with settings that do not suit them. */
   wraps = false
   /** Sessions start with timeouts. */
   hasTimeouts = false
@@ -126,27 +128,27 @@ export class Database {
     this.#purpose = of?.purpose ?? 'any'
   }
 
-  /** The same database for calls that must not wait until an application leaves them a connection (`reserve.ts`). */
+  /** The same database, for calls that must not wait until an application frees a connection (`reserve.ts`). */
   for(purpose: Purpose): Database {
     return new Database(this.#pool, this.#options, { db: this, purpose })
   }
 
-  /** For the `p_now` of every function: null lets the database's own clock decide. */
+  /** The `p_now` of every function; null: the database's own clock counts. */
   get now(): number | null {
     return this.#clock === systemClock ? null : this.#clock.now()
   }
 
-  /** A session turned out not to be read committed although it was when the store was opened. */
+  /** Called when a session turns out not to be read committed, although it was when the store was opened. */
   wrapFromNowOn(): void {
     this.#sessions.wraps = true
   }
 
-  /** What was kept goes back to the pool. */
+  /** Gives kept connections back to the pool. */
   close(): void {
     this.#connections.close()
   }
 
-  /** What sessions start with. A timeout of statements matters once it strikes, the rest from the start. */
+  /** Reads the settings that sessions start with. A statement timeout counts once it has struck, the others at once. */
   async learnSession({ struck = false } = {}): Promise<void> {
     const [row] = await this.#rows({ text: sessionSettings, values: [] })
     const [isolation, statementTimeout, lockTimeout, transactionTimeout = null] = row ?? []
@@ -156,12 +158,12 @@ export class Database {
     if (transactionTimeout !== null) this.#sessions.begin = `${beginOurs}; set local transaction_timeout = 0`
   }
 
-  /** One statement, committed when it is answered. Made again if the connection breaks. */
+  /** One statement, which is committed when it is answered. It is made again if the connection breaks. */
   query(text: string, values: readonly Value[]): Promise<Row[]> {
     return withRetry(() => this.once(text, values))
   }
 
-  /** The same, made once. */
+  /** The same without another try. */
   once(text: string, values: readonly Value[]): Promise<Row[]> {
     if (this.#sessions.wraps) return this.#transactOnce((tx) => tx.query(text, values), { durable: true })
     return this.#rows({ text: this.schema.sql(text), values })
@@ -169,8 +171,8 @@ export class Database {
 
   async #rows(statement: Statement, client?: ClientBase): Promise<Row[]> {
     try {
-      if (client) return await this.#lineOf(client).ask(statement)
-      return await this.lend((client) => this.#lineOf(client).ask(statement))
+      if (client) return await this.#sessionOf(client).query(statement)
+      return await this.lend((client) => this.#sessionOf(client).query(statement))
     } catch (error) {
       if (isCancelled(error) && statement.text !== sessionSettings) await this.learnSession({ struck: true })
       throw error
@@ -178,10 +180,10 @@ export class Database {
   }
 
   /**
-   * The same for a statement that is made again and again: each connection keeps it prepared, which saves 0.1 ms. Where
-   * somebody lets go of what was prepared, as a pooler does that hands out another connection for every transaction,
-   * statements are sent whole from then on; none of these refusals comes after something was done. It goes over the
-   * connection that is given, where one is and it needs no transaction.
+   * The same for a frequent statement: each connection keeps it prepared, which saves 0.1 ms. A pooler that gives each
+   * transaction another connection loses prepared statements. Then statements are sent with their text from then on. The server
+   * refuses a missing statement before it does anything, so nothing is done twice. If `client` is given, and no transaction is
+   * needed, the statement is sent over it.
    */
   async hot(text: string, values: readonly Value[], client?: ClientBase): Promise<Row[]> {
     if (this.#sessions.wraps || !this.#sessions.prepares) return this.once(text, values)
@@ -204,8 +206,8 @@ export class Database {
     return name
   }
 
-  /** A durable call that is one statement; `flush` is its first parameter. */
-  async land<T>(
+  /** A durable call that is one statement, and is carried out once however often it is sent; `flush` is its first parameter. */
+  async commitOnce<T>(
     call: { readonly text: string; readonly values: readonly Value[] },
     read: (rows: Row[]) => T,
     readKept: (answer: string | null) => T,
@@ -216,12 +218,12 @@ export class Database {
     try {
       return read(await withRetry(() => this.hot(call.text, [flush, ...call.values]), { failFast, ifMayHaveLanded }))
     } catch (error) {
-      if (!hasLanded(error)) throw error
+      if (!isAlreadyCommitted(error)) throw error
       return readKept(await this.#answerOf(flush))
     }
   }
 
-  /** A durable call of several statements; its answer is kept as JSON. */
+  /** A durable call of several statements, carried out once. Its answer is kept as JSON. */
   async transact<T>(work: (tx: PgTransaction) => Promise<T>, given?: string): Promise<T> {
     const flush = given ?? randomUUID()
     const ifMayHaveLanded = given === undefined ? (error: unknown) => this.#withdraw(flush, error) : undefined
@@ -239,14 +241,14 @@ export class Database {
       return await withRetry(once, { ifMayHaveLanded })
     } catch (error) {
       if (error instanceof EffectsSuspected) await this.#abandon(flush, error)
-      else if (!hasLanded(error)) throw error
+      else if (!isAlreadyCommitted(error)) throw error
       const answer: unknown = JSON.parse((await this.#answerOf(flush)) ?? 'null')
       if (isAbandoned(answer)) throw new CommitRefused(answer.abandoned)
       return answer as T
     }
   }
 
-  /** Several statements that need not wait for the disk, and may be made again. */
+  /** Several statements whose commit need not wait for the disk, and which may be carried out twice. */
   async transactLightly<T>(work: (tx: PgTransaction) => Promise<T>, { failFast = false } = {}): Promise<T> {
     try {
       return await withRetry(() => this.#transactOnce(work, { durable: false }), { failFast })
@@ -257,19 +259,19 @@ export class Database {
     }
   }
 
-  /** After this the call has landed, or never will. Throws where the server does not answer. */
+  /** After this the call has been committed, or never will be. Throws if the server does not answer. */
   async #abandon(flush: string, suspected: EffectsSuspected): Promise<void> {
     const values = [flush, this.now, JSON.stringify({ abandoned: suspected.fault } satisfies Abandoned)]
     await this.#elsewhere(suspected, async () => {
       try {
         await this.query('select holdfast.record_flush($1, holdfast.now_ms($2), $3)', values)
       } catch (error) {
-        if (!hasLanded(error)) throw error
+        if (!isAlreadyCommitted(error)) throw error
       }
     })
   }
 
-  /** Asks the server for something without statements of the application. */
+  /** Makes a call without statements of the application, to find out whether the server answers. */
   async #elsewhere(suspected: EffectsSuspected, ask: () => Promise<unknown>): Promise<void> {
     try {
       await ask()
@@ -278,7 +280,7 @@ export class Database {
     }
   }
 
-  /** What a statement of the application may leave for the statements behind it. */
+  /** What a statement of the application may leave for later statements. */
   leaves(text: string): Promise<Leaves> {
     return this.#setters.leaves(text, (statement, values) => this.query(statement, values))
   }
@@ -286,8 +288,8 @@ export class Database {
   #transactOnce<T>(work: (tx: PgTransaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
     let isLeftChanged = false
     const run = async (client: PoolClient) => {
-      const session = this.#lineOf(client)
-      await session.tell(durable ? this.#sessions.begin : `${this.#sessions.begin}; set local synchronous_commit = off`)
+      const session = this.#sessionOf(client)
+      await session.run(durable ? this.#sessions.begin : `${this.#sessions.begin}; set local synchronous_commit = off`)
       const { schema, now } = this
       const { hasTimeouts } = this.#sessions
       const tx = new PgTransaction(session, { schema, now, hasTimeouts, setters: this.#setters })
@@ -305,27 +307,27 @@ export class Database {
   }
 
   /**
-   * A connection for as long as `work` takes, once there is a place. One that broke, or cannot be rolled back, is not used
-   * again.
+   * Lends a connection for as long as `work` takes, once a slot is free. A connection that broke, or cannot be rolled back, is
+   * not used again.
    */
   lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
     const isFit = async (client: PoolClient, error: unknown) =>
-      !isBroken(error) && (!rollsBack || (await rolledBack(this.#lineOf(client))))
+      !isBroken(error) && (!rollsBack || (await rolledBack(this.#sessionOf(client))))
     return this.#connections.use(work, { ends, isFit, purpose: this.#purpose })
   }
 
-  #lineOf(client: ClientBase): Session {
+  #sessionOf(client: ClientBase): Session {
     return {
-      ask: (statement) => this.#watchdog.over(client, call(client, statement)),
-      tell: (statement) => this.#watchdog.over(client, client.query(statement as string)),
+      query: (statement) => this.#watchdog.over(client, call(client, statement)),
+      run: (statement) => this.#watchdog.over(client, client.query(statement as string)),
     }
   }
 
-  /** Throws this error if no send of the call has landed, and none will; else says that it has (HF004). */
+  /** Throws `error` if no send of the call was committed, and none will be. If one was, throws HF004. */
   async #withdraw(flush: string, error: unknown): Promise<never> {
-    if (hasLanded(error)) throw error
+    if (isAlreadyCommitted(error)) throw error
     const [row] = await this.query('select holdfast.withdraw($1, $2)', [flush, this.now])
-    throw row?.[0] === 't' ? landedBefore() : error
+    throw row?.[0] === 't' ? alreadyCommitted() : error
   }
 
   async #answerOf(flush: string): Promise<string | null> {
@@ -334,18 +336,18 @@ export class Database {
   }
 }
 
-/** A connection that is lent; it does not wait for ever. */
+/** A connection that is lent. The watchdog bounds its waits for a server that is gone. */
 interface Session {
-  /** One statement of ours, with its values. */
-  ask(statement: Statement): Promise<Row[]>
+  /** One statement of the store, with its values. */
+  query(statement: Statement): Promise<Row[]>
   /** Statements without values, or one of the application's. */
-  tell(statement: string | object): Promise<unknown>
+  run(statement: string | object): Promise<unknown>
 }
 
 interface LendOptions {
-  /** What fails is rolled back. */
+  /** If `work` fails, the connection rolls back. */
   readonly rollsBack?: boolean
-  /** The connection is of no use to anybody afterwards. */
+  /** The connection cannot be used again afterwards. */
   readonly ends?: boolean | (() => boolean)
 }
 
@@ -356,7 +358,7 @@ interface TransactionOptions {
   readonly setters: Setters
 }
 
-/** Settings that decide how statements of ours run. The role comes first: it decides which of the others may be set. */
+/** Settings that decide how statements of the store run. The role comes first: it decides which of the others may be set. */
 const ourSettings = [
   'role',
   'search_path',
@@ -377,7 +379,7 @@ export class PgTransaction {
   /** The statement of the application that ran last, and what it failed with. */
   #lastEffect: string | null = null
   #effectError: string | null = null
-  /** What goes for the time as long as nobody has read it: null is the clock of the database. */
+  /** The time before `readClock` was called; null: the clock of the database. */
   readonly clock: number | null
   #now: number | null
 
@@ -391,37 +393,37 @@ export class PgTransaction {
   }
 
   query(text: string, values: readonly Value[]): Promise<Row[]> {
-    return this.#session.ask({ text: this.#schema.sql(text), values })
+    return this.#session.query({ text: this.#schema.sql(text), values })
   }
 
   get ranEffects(): boolean {
     return this.#lastEffect !== null
   }
 
-  /** What is said of the statement of the application that ran last, where the transaction fails with this. */
+  /** The fault of the application's last statement, if the transaction fails with this error. */
   faultOf(error: unknown): StatementFault {
     return { text: this.#lastEffect, why: this.#effectError ?? (error as Error).message }
   }
 
-  /** A statement of the application, which keeps the timeouts that the session came with. One statement, and never two. */
+  /** Runs one statement of the application (never two), with the timeouts that the session came with. */
   async foreign(text: string, values: readonly unknown[]): Promise<void> {
     this.#lastEffect = text
-    await this.#tellForeign({ text, values: [...values], queryMode: 'extended' })
+    await this.#runForeign({ text, values: [...values], queryMode: 'extended' })
   }
 
-  async #tellForeign(statement: string | object): Promise<void> {
+  async #runForeign(statement: string | object): Promise<void> {
     this.#effectError = null
-    if (this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
+    if (this.#hasTimeouts) await this.#session.run(restoreTimeouts)
     try {
-      await this.#session.tell(statement)
+      await this.#session.run(statement)
     } catch (error) {
       this.#effectError = (error as Error).message
       throw error
     }
-    if (this.#hasTimeouts) await this.#session.tell(liftTimeouts)
+    if (this.#hasTimeouts) await this.#session.run(liftTimeouts)
   }
 
-  /** What a statement of the application may leave for the statements behind it. */
+  /** What a statement of the application may leave for later statements. */
   leaves(text: string): Promise<Leaves> {
     return this.#setters.leaves(text, (statement, values) => this.query(statement, values))
   }
@@ -432,8 +434,8 @@ export class PgTransaction {
   }
 
   /**
-   * Runs statements of the application that may set something, of one job and no other. What statements of ours depend on is as
-   * before afterwards. Where one of them fails, its savepoint is undone, and with it whatever was set.
+   * Runs statements of one job that may set something. Afterwards, the settings that statements of the store depend on are as
+   * before. If a statement fails, its savepoint is undone, and everything that was set with it.
    */
   async whileSetting(leaves: Leaves, work: () => Promise<void>): Promise<void> {
     const current = `select s.name, pg_catalog.current_setting(s.name, true)
@@ -451,7 +453,7 @@ export class PgTransaction {
       if (value != null && now.get(name as string) !== value) await this.query(set, [name as string, value])
   }
 
-  /** The time of everything this transaction does; read it after the locks were taken. */
+  /** Reads the time of everything that this transaction does. Call it after the locks were taken. */
   async readClock(): Promise<number> {
     const [row] = await this.query('select holdfast.now_ms($1)', [this.#now])
     this.#now = Number(row?.[0])
@@ -468,18 +470,18 @@ export class PgTransaction {
   }
 
   /**
-   * Checks the deferred constraints now and runs the deferred triggers, with the timeouts of the session. From here on this
-   * transaction checks every constraint at once, so it must run no statement of another job after this.
+   * Checks the deferred constraints now and runs the deferred triggers, with the timeouts of the session. After this, the
+   * transaction checks every constraint at once. So it must run no statement of another job.
    */
   checkDeferred(): Promise<void> {
-    return this.#tellForeign('set constraints all immediate')
+    return this.#runForeign('set constraints all immediate')
   }
 
-  /** Deferred triggers of the application run here: with its statements, a COMMIT has the timeouts of the session. */
+  /** Deferred triggers of the application run here. So after its statements, the COMMIT has the timeouts of the session. */
   async commit(): Promise<void> {
-    if (this.#lastEffect !== null && this.#hasTimeouts) await this.#session.tell(restoreTimeouts)
+    if (this.#lastEffect !== null && this.#hasTimeouts) await this.#session.run(restoreTimeouts)
     try {
-      await this.#session.tell('commit')
+      await this.#session.run('commit')
     } catch (error) {
       const isRefused = this.#lastEffect !== null && isFromServer(error) && (await rolledBack(this.#session))
       if (isRefused) throw new CommitRefused({ text: null, why: (error as Error).message })
@@ -487,22 +489,22 @@ export class PgTransaction {
     }
   }
 
-  /** Runs `work`; a Refusal undoes all of it and becomes the answer. */
+  /** Runs `work` behind a savepoint. A Refusal undoes all of it and becomes the answer. */
   async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
-    await this.#session.tell('savepoint attempt')
+    await this.#session.run('savepoint attempt')
     try {
       const answer = await work()
-      await this.#session.tell('release savepoint attempt')
+      await this.#session.run('release savepoint attempt')
       return answer
     } catch (error) {
       if (!(error instanceof Refusal)) throw error
-      await this.#session.tell('rollback to savepoint attempt; release savepoint attempt')
+      await this.#session.run('rollback to savepoint attempt; release savepoint attempt')
       return error.refused
     }
   }
 }
 
-/** The answer that is kept for a call that did not land and never will. */
+/** The answer that is kept for a call that was not committed and never will be. */
 interface Abandoned {
   readonly abandoned: StatementFault
 }
@@ -511,11 +513,11 @@ export function isAbandoned(answer: unknown): answer is Abandoned {
   return typeof answer === 'object' && answer !== null && 'abandoned' in answer
 }
 
-/** Makes a session as it was when it began, but for its prepared statements. False: it could not be done. */
+/** Resets a session to how it began, except for its prepared statements. False: it could not be done. */
 async function restored(session: Session): Promise<boolean> {
   try {
-    await session.tell('discard temp')
-    await session.tell('reset session authorization; reset role; reset all')
+    await session.run('discard temp')
+    await session.run('reset session authorization; reset role; reset all')
     return true
   } catch {
     return false
@@ -523,7 +525,7 @@ async function restored(session: Session): Promise<boolean> {
 }
 
 async function rolledBack(session: Session): Promise<boolean> {
-  return session.tell('rollback').then(
+  return session.run('rollback').then(
     () => true,
     () => false,
   )

@@ -1,7 +1,8 @@
-// What may go wrong between here and the server, and when it is worth another try.
+// Failures of calls to the server, and which of them are tried again.
 //
-// A connection that breaks leaves open whether the call has landed; whoever gives up after that says so. One that could not
-// be made has carried nothing. What collided with somebody, or was cancelled, has been undone by the server.
+// - If a connection breaks, the call may have been committed or not. If the call is then given up, its error says so.
+// - If a connection could not be made, nothing was sent.
+// - If a statement collided with another transaction, or was cancelled, the server has undone it.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastError, isHoldfastError } from '../../../errors.ts'
@@ -9,15 +10,15 @@ import { isDenied, lacksGrant } from '../schema/roles.ts'
 
 const triesMax = 9
 const firstPauseMs = 20
-/** How long a call goes on trying while connections break, or cannot be made. */
+/** How long a call is tried again while connections break, or cannot be made. */
 const brokenMaxMs = 10_000
-/** After so many broken sessions of one call that runs statements of the application, those statements are suspected. */
+/** After so many broken sessions of one call that runs statements of the application, those statements may be the cause. */
 const effectBreaksMax = 3
 
 /** Failures to get a connection: nothing was sent. */
 const unsent = new WeakSet<object>()
 
-/** Marks what `connecting` fails with as something that happened before anything was sent. */
+/** Marks the error of `connecting` as one that happened before anything was sent. */
 export async function beforeSending<T>(connecting: Promise<T>): Promise<T> {
   try {
     return await connecting
@@ -36,8 +37,8 @@ export function markAfterEffects(error: unknown, fault: StatementFault): void {
 }
 
 /**
- * A transaction with statements of the application failed for good, or its session ended several times. Either the store is
- * away, or the statements are to blame. `Database` finds out: it asks the server for something else.
+ * A transaction with statements of the application failed for good, or its session ended several times. Either the server is
+ * away, or the statements are the cause. `Database` finds out: it makes another call to the server.
  */
 export class EffectsSuspected extends Error {
   readonly mayHaveLanded: boolean
@@ -52,11 +53,11 @@ export class EffectsSuspected extends Error {
 
 export interface RetryOptions<T> {
   readonly failFast?: boolean
-  /** Called instead of throwing an error of a later try when an earlier try may have landed. */
+  /** Called instead of throwing the error of a later try, if an earlier try may have been committed. */
   readonly ifMayHaveLanded?: ((error: unknown) => Promise<T>) | undefined
 }
 
-/** Tries again while the connection breaks or, unless in haste, transactions get in each other's way. */
+/** Tries again while the connection breaks or, unless `failFast`, transactions collide. */
 export async function withRetry<T>(
   action: () => Promise<T>,
   { failFast = false, ifMayHaveLanded }: RetryOptions<T> = {},
@@ -88,7 +89,7 @@ export async function withRetry<T>(
 }
 
 /**
- * A transaction in which statements of the application ran cannot be committed, and nothing of it has landed or will land:
+ * A transaction in which statements of the application ran was not committed and never will be, because
  *
  * - the server refused the COMMIT; or
  * - a statement failed with an error that may be the server's (a full disk); or
@@ -103,15 +104,15 @@ export class CommitRefused extends Error {
   }
 }
 
-/** Why statements of the application cannot land. */
+/** Why a transaction with statements of the application cannot be committed. */
 export interface StatementFault {
-  /** The statement to blame, where that is known. */
+  /** The statement that is the cause, if that is known. */
   readonly text: string | null
   /** What the server said. */
   readonly why: string
 }
 
-/** As opposed to the driver and the network. */
+/** An error of the server, not of the driver or the network. */
 export function isFromServer(error: unknown): boolean {
   return /^[0-9A-Z]{5}$/.test(codeOf(error)) && (error as { severity?: unknown }).severity !== undefined
 }
@@ -120,7 +121,7 @@ function codeOf(error: unknown): string {
   return String((error as { code?: unknown } | null)?.code ?? '')
 }
 
-/** What the server, the driver or the network said; anything else thrown in a transaction is its author's. */
+/** An error of the server, the driver or the network. Any other error in a transaction comes from the code that runs in it. */
 export function isForeign(error: unknown): boolean {
   return codeOf(error) !== '' || isBroken(error)
 }
@@ -129,16 +130,17 @@ function isOurs(error: unknown): boolean {
   return /^HF\d\d\d$/.test(codeOf(error))
 }
 
-export function hasLanded(error: unknown): boolean {
+/** HF004: an earlier send of the same call has been committed. */
+export function isAlreadyCommitted(error: unknown): boolean {
   return codeOf(error) === 'HF004'
 }
 
-/** What a call that has landed before fails with, where the server has said so in another way. */
-export function landedBefore(): Error {
-  return Object.assign(new Error('This call has landed before.'), { code: 'HF004' })
+/** The same error, for a server that has answered so in another way. */
+export function alreadyCommitted(): Error {
+  return Object.assign(new Error('This call was committed before.'), { code: 'HF004' })
 }
 
-/** By a timeout of the session, or by hand. */
+/** Cancelled by a timeout of the session, or by an operator. */
 export function isCancelled(error: unknown): boolean {
   return codeOf(error) === '57014'
 }
@@ -147,15 +149,15 @@ export function isDiskFull(error: unknown): boolean {
   return codeOf(error) === '53100'
 }
 
-/** A prepared statement that is not there, or is there already, or whose answer has changed its type. */
+/** A prepared statement does not exist, exists already, or its result has changed its type. */
 export function isUnprepared(error: unknown): boolean {
   const isStale = codeOf(error) === '0A000' && /cached plan/.test((error as Error).message)
   return isStale || ['26000', '42P05'].includes(codeOf(error))
 }
 
 /**
- * The server or the way to it is gone: the outcome is unknown. So is a server that only reads: a standby, or what was the
- * primary. PgBouncer says a protocol violation, fatally, where the server behind it is gone.
+ * The server or the network is gone: the outcome is unknown. A server that is read-only counts too: it is a standby, or was the
+ * primary. If the server behind PgBouncer is gone, PgBouncer answers with a fatal protocol violation.
  */
 export function isBroken(error: unknown): boolean {
   const code = codeOf(error)
@@ -166,8 +168,8 @@ export function isBroken(error: unknown): boolean {
 }
 
 /**
- * Deadlock, serialization failure, lock timeout, a statement that was cancelled: nothing landed. So is a finished job that was on its way into the partition
- * for the rest when the one it belongs to was made.
+ * A deadlock, a serialization failure, a lock timeout, or a statement that was cancelled: nothing was committed. Also a
+ * finished job that was being inserted into `ended_rest` while its own partition was made.
  */
 export function isCollision(error: unknown): boolean {
   const code = codeOf(error)
@@ -178,7 +180,7 @@ function tableOf(error: unknown): unknown {
   return (error as { table?: unknown }).table
 }
 
-/** The same where another part of the call has landed. */
+/** The error of one part of a call, after another part was carried out. */
 export function afterAnotherPart(error: unknown): unknown {
   return isHoldfastError(error) && error.code === 'STORE_UNAVAILABLE' ? unavailable(error.cause, true) : error
 }
@@ -187,14 +189,14 @@ export function suspectUnanswered({ cause, mayHaveLanded }: EffectsSuspected): H
   return unavailable(cause, mayHaveLanded)
 }
 
-/** A publication covers a table whose rows the server could not name in it; said whatever the server's language. */
+/** A publication covers a table without a usable replica identity. The routine's name is the same in every language. */
 function isPublishedInVain(error: unknown): boolean {
   return (error as { routine?: unknown } | null)?.routine === 'CheckCmdReplicaIdentity'
 }
 
 /**
- * The server is there and answers, and refuses to change a table. The fact `refuses` tells a worker that other answers do not
- * mean that it is over.
+ * The server answers, and refuses to change a table. By the fact `refuses`, a worker knows that answers to other calls do not
+ * mean that this has ended.
  */
 function publishedInVain(cause: unknown): HoldfastError {
   const { message, detail } = cause as { readonly message: string; readonly detail?: string }
@@ -209,11 +211,11 @@ function publishedInVain(cause: unknown): HoldfastError {
 function unavailable(cause: unknown, mayHaveLanded: boolean): HoldfastError {
   if (isDenied(cause)) return lacksGrant(cause)
   if (isPublishedInVain(cause)) return publishedInVain(cause)
-  // Where a host has several addresses, what was wrong with each of them is inside.
+  // If a host has several addresses, the error contains one error for each of them.
   const said = cause instanceof AggregateError ? cause.errors[0] : cause
   const message = said instanceof Error ? said.message : String(said)
   const outcome = mayHaveLanded
-    ? 'The connection broke while the call was under way: it was carried out or not, and nobody was told.'
+    ? 'The connection broke while the call was under way: it may have been carried out or not.'
     : 'Nothing was carried out.'
   return new HoldfastError(
     'STORE_UNAVAILABLE',

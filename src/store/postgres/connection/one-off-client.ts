@@ -1,19 +1,21 @@
-// A connection for what comes before a store can be opened: is the schema there, and bring it up.
+// A connection for what is done before a store can be opened: finding out whether the schema exists, and migrating it.
 
-import { Client } from 'pg'
+import type { Client } from 'pg'
 import { HoldfastError, isHoldfastError } from '../../../errors.ts'
 import { isDenied, lacksGrant } from '../schema/roles.ts'
 import type { Schema } from '../schema/schema.ts'
 import { withoutPassword } from './address.ts'
+import { loadDriver } from './driver.ts'
 
 const connectMaxMs = 10_000
 
-/** Fails at once where the store would try again for some seconds: a person waits. */
+/** Fails at once where the store would try again for some seconds, because an operator waits for the answer. */
 export async function withClient<T>(url: string, work: (client: Client) => Promise<T>): Promise<T> {
+  const driver = await loadDriver()
   let client: Client | undefined
   try {
-    client = new Client({ connectionString: url, connectionTimeoutMillis: connectMaxMs })
-    client.on('error', () => undefined) // the next statement says so too, and must not find the process gone
+    client = new driver.Client({ connectionString: url, connectionTimeoutMillis: connectMaxMs })
+    client.on('error', () => undefined) // the next statement fails too; the event must not end the process
     await client.connect()
     return await work(client)
   } catch (error) {
@@ -32,7 +34,7 @@ export function hasSchema(url: string, schema: Schema): Promise<boolean> {
 }
 
 function unavailable(url: string, cause: unknown): HoldfastError {
-  // Where a name has several addresses the reasons stand in `errors`, and the message is empty.
+  // If a host has several addresses, the reasons are in `errors`, and the message is empty.
   const first = cause instanceof AggregateError ? cause.errors[0] : cause
   const why = (first instanceof Error ? first.message : String(first)).replace(/\.$/, '')
   return new HoldfastError(

@@ -1,17 +1,19 @@
 // Connections that keep leases alive while an application has used up the pool that it shares with its store.
 //
-// A renewal that waits in the pool's queue behind the application's own requests comes after its lease has expired, and the job
-// runs twice. So renewals, settlements and sweeps wait for the pool only for a moment. Then they go over a connection of this
-// reserve, which is made from the pool's own options and does not count for its `max`.
+// If a renewal waits in the pool's queue behind the application's own requests, its lease may expire, and the job runs twice.
+// So renewals, settlements and sweeps wait for the pool only for a moment. Then they use a connection of this reserve. It is
+// made from the pool's own options and does not count for its `max`.
 //
 // There are two, so that a settlement whose SQL effects wait for a lock never delays a renewal:
 //
 //   renewals      renewals, and the question whether a job is to be cancelled
 //   settlements   settlements, what follows from them, and sweeps
 //
-// Each carries one call at a time, in their order, is made when it is first needed and ended when it was not used for a while. A
-// session is set up as the pool sets up its own: by its option `onConnect`, and by its listeners to `connect`, because SQL effects
-// may rely on what they set. A connection that broke is made anew for the next call.
+// - Each carries one call at a time, in the order of the calls.
+// - It is made when it is first needed, and ended when it was not used for a while.
+// - Its session is set up as the pool sets up its own, by its option `onConnect` and by its listeners to `connect`, because SQL
+//   effects may rely on what they set.
+// - If it broke, it is made again for the next call.
 
 import type { Client, ClientConfig, Pool, PoolClient } from 'pg'
 import { Alarm } from '../../../runtime/alarm.ts'
@@ -20,7 +22,7 @@ import { connectMs } from './address.ts'
 import { beforeSending } from './failures.ts'
 import { Semaphore } from './semaphore.ts'
 
-/** What a connection is asked for: whatever there is, or what must not wait for an application. */
+/** What a connection is used for. `renewals` and `settlements` must not wait for an application; `any` may. */
 export type Purpose = 'any' | 'renewals' | 'settlements'
 
 type PoolParts = {
@@ -86,7 +88,7 @@ export class Reserve {
     const { Client, options } = this.#pool as unknown as Required<PoolParts>
     const { password, ssl } = options as { password: never; ssl: never } // which a pool hides from a copy of its options
     const client = new Client({ ...options, password, ssl, connectionTimeoutMillis: connectMs })
-    client.on('error', () => undefined) // the next call fails and says so
+    client.on('error', () => undefined) // the next call fails and reports it
     client.on('end', () => {
       if (this.#client === client) this.#client = null
     })

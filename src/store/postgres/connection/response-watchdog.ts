@@ -1,44 +1,45 @@
-// A host that vanishes says nothing: no answer, and no end of the connection either. TCP would wait a quarter of an hour.
+// Cuts connections whose server is gone. A host that vanishes sends nothing: no answer, and no end of the connection. TCP would
+// wait a quarter of an hour.
 //
-//   no answer for a while ──▶ does the server answer somebody new? ──no──▶ cut the connection
+//   no answer for `answerMs` ──▶ does the server answer on a new connection? ──no──▶ cut the connection
 //                                       │ yes
 //                                       ▼
-//                     is it at work on this very call? ──yes──▶ look again after the same while
+//                     is it at work on this very call? ──yes──▶ look again after another `answerMs`
 //                                       │ no: it has answered, and the answer is lost
 //                                       ▼ (and still no a moment later)
 //                                cut the connection
 //
-// A bound on the call alone would end what is only slow: a statement of the application, a row that somebody has locked. So
-// the server is asked, over a connection that is made for it and past all turnstiles. Behind a pooler the driver does not
-// know which session works on its call; there it is enough that somebody answers. What is cut fails as broken, and is made again
-// like any call whose connection broke (`failures.ts`).
+// A timeout of the call would also end calls that are only slow: a statement of the application, a row that another transaction
+// has locked. So the store asks the server, over a new connection that waits neither for the pool nor for the semaphore. Behind
+// a pooler the driver does not know which session works on its call; there any answer counts as work. A call whose connection
+// was cut fails as broken, and is made again like any call whose connection broke (`failures.ts`).
 
 import type { ClientBase, ClientConfig, Pool } from 'pg'
 import { Alarm } from '../../../runtime/alarm.ts'
 import { systemTimers } from '../../../runtime/clock.ts'
 import { connectMs } from './address.ts'
 
-/** What the server says it is doing, by session; `there`: it answers, and more is not known. */
+/** The state of each session of the server; `there`: the server answers, and more is not known. */
 type Seen = ReadonlyMap<number, string | null> | 'there' | 'gone'
 
 interface Call {
   readonly client: ClientBase
-  /** When it is next looked what became of it. */
+  /** When to look at this call next. */
   lookAt: number
   /** At the last look the server was not at work on it. */
   wasIdle: boolean
 }
 
-/** An answer may be on its way while it is looked for. */
+/** An answer may be on its way while the server already counts as idle. */
 const onItsWayMs = 500
 const sessions = 'select pid, state, pg_backend_pid() as own from pg_stat_activity where usename = current_user'
 
 export class ResponseWatchdog {
   readonly #pool: Pool
   readonly #answerMs: number
-  /** Those without an answer yet; most have one long before anybody looks. */
+  /** Calls without an answer yet; most are answered long before their first look. */
   readonly #calls = new Set<Call>()
-  readonly #alarm = new Alarm(systemTimers, () => this.#ring(), { keepsProcess: false })
+  readonly #alarm = new Alarm(systemTimers, () => this.#lookAtDue(), { keepsProcess: false })
   #looking: Promise<Seen> | null = null
 
   constructor(pool: Pool, answerMs: number) {
@@ -46,7 +47,7 @@ export class ResponseWatchdog {
     this.#answerMs = answerMs
   }
 
-  /** Waits for the answer, and cuts the connection where none will come. */
+  /** Waits for the answer, and cuts the connection if none will come. */
   async over<T>(client: ClientBase, answer: Promise<T>): Promise<T> {
     const call = { client, lookAt: systemTimers.now() + this.#answerMs, wasIdle: false }
     this.#calls.add(call)
@@ -58,7 +59,7 @@ export class ResponseWatchdog {
     }
   }
 
-  #ring(): void {
+  #lookAtDue(): void {
     const now = systemTimers.now()
     for (const call of this.#calls) {
       if (call.lookAt <= now) {
@@ -88,26 +89,27 @@ export class ResponseWatchdog {
     return state === undefined || state?.startsWith('idle') ? 'nothing' : 'work'
   }
 
-  /** Whatever the server says, it is there; unless it says that it has just come back. */
+  /** A server that answers with an error is there, unless the error is that it shuts down or starts (57P). */
   async #look(): Promise<Seen> {
     const { Client, options } = this.#pool as unknown as {
       readonly Client: new (options: ClientConfig) => ClientBase & { connect(): Promise<void>; end(): Promise<void> }
       readonly options: ClientConfig
     }
-    const timeouts = { connectionTimeoutMillis: connectMs, query_timeout: connectMs } // however soon it is asked: it may be busy
-    const { password, ssl } = options as { password: never; ssl: never } // which a pool hides from who copies its options
-    const stranger = new Client({ ...options, password, ssl, ...timeouts })
-    stranger.on('error', () => undefined)
+    // Not `answerMs`, which may be shorter: the server may be busy.
+    const timeouts = { connectionTimeoutMillis: connectMs, query_timeout: connectMs }
+    const { password, ssl } = options as { password: never; ssl: never } // which a pool hides from a copy of its options
+    const probe = new Client({ ...options, password, ssl, ...timeouts })
+    probe.on('error', () => undefined)
     try {
-      await stranger.connect()
-      const { rows } = await stranger.query<{ pid: number; state: string | null; own: number }>(sessions)
-      const knowsPids = rows.some(({ own }) => Number(own) === pidOf(stranger))
+      await probe.connect()
+      const { rows } = await probe.query<{ pid: number; state: string | null; own: number }>(sessions)
+      const knowsPids = rows.some(({ own }) => Number(own) === pidOf(probe))
       return knowsPids ? new Map(rows.map(({ pid, state }) => [Number(pid), state])) : 'there'
     } catch (error) {
       const code = String((error as { code?: unknown }).code ?? '')
       return /^[0-9A-Z]{5}$/.test(code) && !code.startsWith('57P') ? 'there' : 'gone'
     } finally {
-      stranger.end().catch(() => undefined) // nobody waits for a server that may be gone
+      probe.end().catch(() => undefined) // not awaited: the server may be gone
     }
   }
 }

@@ -1,10 +1,10 @@
-/** Lets so many in at a time, in the order they came: what may wait long must not take every connection there is. */
+/** Runs so many actions at a time, in the order of the calls: actions that may wait long must not take every connection. */
 export class Semaphore {
   #free: number
   readonly #waiting: (() => void)[] = []
 
-  constructor(places: number) {
-    this.#free = places
+  constructor(slots: number) {
+    this.#free = slots
   }
 
   async pass<T>(action: () => Promise<T>): Promise<T> {

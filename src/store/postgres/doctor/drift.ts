@@ -1,5 +1,5 @@
-// Whether the schema is what this version makes of it. What it should be is read from the release itself: the text of
-// every function, and the indexes and tables that steps make and do not drop again.
+// Checks whether the schema is as this version makes it. What it should be is read from the release itself: the text of every
+// function, and the indexes and tables that migrations make and do not drop again.
 
 import type { PoolClient } from 'pg'
 import { few, fine, repaired, wrong } from '../../findings.ts'
@@ -8,14 +8,14 @@ import type { Database } from '../connection/database.ts'
 import { release, steps } from '../schema/migrations.ts'
 import { hardenFunctions, ownersNames } from '../schema/roles.ts'
 import type { Schema } from '../schema/schema.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 interface Wanted {
   readonly kind: 'function' | 'index' | 'table'
   readonly name: string
   /** The statement that makes it. */
   readonly text: string
-  /** Of a function. */
+  /** Only of a function. */
   readonly body?: string
   readonly settings?: readonly string[]
 }
@@ -23,7 +23,7 @@ interface Wanted {
 const statement =
   /create (?:or replace )?function holdfast\.(?<function>\w+)\((?<head>[\s\S]*?)\bas \$holdfast\$(?<body>[\s\S]*?)\$holdfast\$;|create (?:unique )?index (?<index>\w+) on [^;]*;|create (?:unlogged )?table holdfast\.(?<table>\w+) |drop (?<dropped>function|index|table) (?:if exists )?holdfast\.(?<gone>\w+)/g
 
-/** Everything that is to be there, by kind and name, functions also by the names of what they are given. */
+/** Every object that should exist, by kind and name; functions also by the names of their parameters. */
 export function wantedObjects(
   schema: Schema,
   texts = [...steps.map(({ sql }) => sql), ...release.functions],
@@ -48,7 +48,7 @@ export function wantedObjects(
   return wanted
 }
 
-/** Names of the parameters that are not only given back. */
+/** Names of the parameters, without those that are only returned. */
 function givenTo(head: string): string {
   const parameters = /^([\s\S]*?)\)\s*(?:returns|language)/.exec(head)?.[1] ?? ''
   const names = parameters.split(',').map((each) => each.trim().split(/\s+/)[0])
@@ -70,8 +70,8 @@ const selectThere = `
     left join pg_index i on i.indexrelid = c.oid
    where c.relnamespace = $1::regnamespace and c.relkind in ('i', 'I', 'r', 'p') and i.indisvalid is not false`
 
-/** A schema that is newer, and has room for this client, is another version's to judge. */
-export async function schemaDrift({ db, request }: Patient): Promise<Finding[]> {
+/** A newer schema that still serves this client is not checked: this version does not know what it should be. */
+export async function schemaDrift({ db, request }: Examination): Promise<Finding[]> {
   const [installed] = await db.query('select schema from holdfast.meta', [])
   if (Number(installed?.[0]) !== steps.length) return []
   const drifted = await findDrift(db)
@@ -80,7 +80,7 @@ export async function schemaDrift({ db, request }: Patient): Promise<Finding[]> 
   const facts = { drifted: names }
   if (!request.fix) {
     const fix = 'As the owner of the schema: holdfast doctor --fix makes functions and indexes as they were.'
-    return [wrong('schema-drift', `Somebody has changed the schema: ${few(names)}.`, fix, facts)]
+    return [wrong('schema-drift', `The schema is not as this version made it: ${few(names)}.`, fix, facts)]
   }
   await remake(db, drifted)
   const left = (await findDrift(db)).map(({ wanted }) => `${wanted.kind} ${wanted.name}`)
@@ -113,7 +113,7 @@ function isSame(
   return found === body && needed.every((each) => set.includes(each)) && (runsAsOwner === 't') === isOwners
 }
 
-/** A table cannot be made again: what lay in it is gone. */
+/** A table is not made again: its rows are lost. */
 async function remake(db: Database, drifted: readonly Drift[]): Promise<void> {
   const work = async (client: PoolClient) => {
     await client.query('begin')

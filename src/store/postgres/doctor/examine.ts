@@ -1,5 +1,5 @@
-// Everything that is looked at on PostgreSQL, in the order in which causes come before what they cause, and so that a
-// repair comes before the look that would find what it leaves.
+// All checks of the PostgreSQL store. Causes come before their consequences, and a repair comes before the check that would
+// find what it leaves.
 
 import { type Check, runChecks } from '../../findings.ts'
 import type { ExamineRequest, Finding, SweepReport } from '../../store.ts'
@@ -14,7 +14,7 @@ import { connections, durability, loggedPayloads, serverClock, serverVersion } f
 import { oldTransactions, preparedTransactions, replication } from './sessions.ts'
 import { autovacuum, deadRows, partitions } from './tables.ts'
 
-export interface Patient {
+export interface Examination {
   readonly db: Database
   /** How this store was opened to listen for wake-ups: by the pool, at a URL of its own, or not at all. */
   readonly listen: boolean | string
@@ -22,7 +22,7 @@ export interface Patient {
   sweep(): Promise<SweepReport>
 }
 
-const checks: Readonly<Record<string, Check<Patient>>> = {
+const checks: Readonly<Record<string, Check<Examination>>> = {
   'server-version': serverVersion,
   durability,
   connections,
@@ -45,6 +45,6 @@ const checks: Readonly<Record<string, Check<Patient>>> = {
   notifications,
 }
 
-export function examine(patient: Patient): Promise<Finding[]> {
-  return runChecks(checks, patient)
+export function examine(examination: Examination): Promise<Finding[]> {
+  return runChecks(checks, examination)
 }

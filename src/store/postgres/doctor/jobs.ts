@@ -1,11 +1,11 @@
-// The jobs themselves: held by workers that are gone, due and not promoted, behind the cursor without a lease, miscounted.
+// Checks of the jobs: leased by workers that are gone, due and not promoted, behind the cursor without a lease, miscounted.
 
 import { span } from '../../../runtime/duration.ts'
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { list } from '../connection/columns.ts'
 import type { Database, PgTransaction } from '../connection/database.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 import { countJobsWithoutLane } from './laneless.ts'
 
 const selectExpired = `
@@ -26,35 +26,35 @@ const selectDue = `
 
 const sweepStepsMax = 1_000
 
-/** What a sweep would have taken back or promoted long ago. */
-export async function unsweptJobs({ db, request, sweep }: Patient): Promise<Finding[]> {
+/** Jobs that a sweep would have rescued or promoted long ago. */
+export async function unsweptJobs({ db, request, sweep }: Examination): Promise<Finding[]> {
   const values = [db.now, request.patienceMs]
   const [expired] = await db.query(selectExpired, values)
   const [due] = await db.query(selectDue, values)
-  const [lapsed, late] = [Number(expired?.[0]), Number(due?.[0])]
-  if (lapsed + late === 0)
+  const [leases, late] = [Number(expired?.[0]), Number(due?.[0])]
+  if (leases + late === 0)
     return [fine('leases-expired', 'Leases that run out are taken back, and due jobs are promoted.')]
   if (request.fix) {
     for (let steps = 0; steps < sweepStepsMax && (await sweep()).more; steps++);
-    const sentence = `Swept: ${counted(lapsed, 'expired lease')}, ${counted(late, 'due job')}.`
-    return [repaired('leases-expired', sentence, { lapsed, late })]
+    const sentence = `Swept: ${counted(leases, 'expired lease')}, ${counted(late, 'due job')}.`
+    return [repaired('leases-expired', sentence, { leases, late })]
   }
   const fix = 'Start a worker: every worker sweeps. holdfast sweep does it once.'
   const findings: Finding[] = []
-  if (lapsed > 0)
+  if (leases > 0)
     findings.push(
       wrong(
         'leases-expired',
-        `${counted(lapsed, 'job')} ${lapsed === 1 ? 'is' : 'are'} held by leases that ran out, the first ${span(Number(expired?.[1]))} ago (${few((expired?.[2] ?? '').split(', '))}): the worker is gone, and nobody sweeps.`,
+        `${counted(leases, 'job')} ${leases === 1 ? 'is' : 'are'} held by leases that ran out, the first ${span(Number(expired?.[1]))} ago (${few((expired?.[2] ?? '').split(', '))}): the worker is gone, and no process sweeps.`,
         fix,
-        { jobs: lapsed, overdueMs: Number(expired?.[1]), workers: expired?.[2]?.split(', ') },
+        { jobs: leases, overdueMs: Number(expired?.[1]), workers: expired?.[2]?.split(', ') },
       ),
     )
   if (late > 0)
     findings.push(
       wrong(
         'jobs-not-promoted',
-        `${counted(late, 'job')} ${late === 1 ? 'has' : 'have'} been due for up to ${span(Number(due?.[1]))} and ${late === 1 ? 'is' : 'are'} still scheduled: nobody sweeps.`,
+        `${counted(late, 'job')} ${late === 1 ? 'has' : 'have'} been due for up to ${span(Number(due?.[1]))} and ${late === 1 ? 'is' : 'are'} still scheduled: no process sweeps.`,
         fix,
         {
           jobs: late,
@@ -66,12 +66,13 @@ export async function unsweptJobs({ db, request, sweep }: Patient): Promise<Find
 }
 
 const astrayMax = 1_000
-/** Lanes that are locked in one transaction, which has room for only so many locks. */
+/** How many lanes are locked in one transaction, because the server's lock table is bounded. */
 const lanesMax = 64
 
 /**
- * Behind the cursor of their lane, in no gap, not passed over for being late, and in no lease: no claim comes by there
- * again. One statement, so one snapshot: cursor and lease of a claim are committed together.
+ * Jobs that the cursor of their lane has passed, and that are in no gap, were not skipped for being late, and are in no lease:
+ * no claim will find them. This is one statement, so it has one snapshot: cursor and lease of a claim are committed in one
+ * transaction.
  */
 const selectAstray = `
   select j.id, j.lane
@@ -84,7 +85,7 @@ const selectAstray = `
      and ($1::uuid[] is null or j.id = any ($1))
    limit ${astrayMax}`
 
-export async function astrayJobs({ db, request }: Patient): Promise<Finding[]> {
+export async function astrayJobs({ db, request }: Examination): Promise<Finding[]> {
   const rows = await db.query(selectAstray, [null])
   const ids = rows.map(([id]) => id as string)
   if (ids.length === 0) return [fine('jobs-astray', 'Every job waits where a claim finds it, or is held by a lease.')]
@@ -93,7 +94,7 @@ export async function astrayJobs({ db, request }: Patient): Promise<Finding[]> {
     return [
       wrong(
         'jobs-astray',
-        `${jobs} ${have} been claimed, and the lease is missing: nobody holds ${ids.length === 1 ? 'it' : 'them'}, and no claim will find ${ids.length === 1 ? 'it' : 'them'} (${few(ids)}).`,
+        `${jobs} ${have} been claimed, and the lease is missing: no worker holds ${ids.length === 1 ? 'it' : 'them'}, and no claim will find ${ids.length === 1 ? 'it' : 'them'} (${few(ids)}).`,
         'holdfast doctor --fix makes them ready again.',
         facts,
       ),
@@ -114,7 +115,7 @@ export async function astrayJobs({ db, request }: Patient): Promise<Finding[]> {
   ]
 }
 
-/** First among those that came back, as a rescue would. Whoever counted them as running is corrected. */
+/** Makes them ready as a rescue does, in the lanes of rescued jobs, and corrects the counts, in which they were running. */
 async function putBack(tx: PgTransaction, ids: readonly string[], lanes: readonly string[]): Promise<number> {
   await tx.query('select holdfast.lock_lanes($1)', [list(lanes)])
   await tx.readClock()
@@ -132,11 +133,11 @@ async function putBack(tx: PgTransaction, ids: readonly string[], lanes: readonl
   return still.length
 }
 
-/** Rows up to which counts are compared without being asked to. */
+/** Up to so many rows, counts are compared also without `full`. */
 const recountMax = 200_000
 const states = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
 
-/** What is told and what is there, by queue, in one snapshot; only where they differ. */
+/** Queues whose stored counts (`stored`) differ from a recount (`recounted`), in one snapshot. */
 const selectMiscounted = `
   with place as (
     select distinct l.lane, u.xid, u.ord from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
@@ -149,17 +150,17 @@ const selectMiscounted = `
      union all
     select queue, state from holdfast.ended
   ),
-  there as (
+  recounted as (
     select queue, ${states.map((state) => `count(*) filter (where state = '${state}') as ${state}`).join(', ')}
       from listed group by queue
   ),
-  told as (
+  stored as (
     select queue, ${states.map((state) => `sum(${state}) as ${state}`).join(', ')}
       from holdfast.tally where xid >= holdfast.low_tally() group by queue
   ),
   difference as (
     select q.no, q.name, ${states.map((state) => `coalesce(h.${state}, 0) - coalesce(t.${state}, 0) as ${state}`).join(', ')}
-      from holdfast.queue q left join there h on h.queue = q.no left join told t on t.queue = q.no
+      from holdfast.queue q left join recounted h on h.queue = q.no left join stored t on t.queue = q.no
   )
   select * from difference where (${states.join(', ')}) <> (${states.map(() => 0)})`
 
@@ -168,13 +169,13 @@ const correct = `
   insert into holdfast.tally (xid, queue, ${states.join(', ')})
   select pg_current_xact_id(), no, ${states.join(', ')} from miscounted`
 
-const countTold = `
+const countStored = `
   select coalesce(sum(${states.map((state) => `abs(${state})`).join(' + ')}), 0)
     from holdfast.tally where xid >= holdfast.low_tally()`
 
-export async function counts({ db, request }: Patient): Promise<Finding[]> {
-  const [told] = await db.query(countTold, [])
-  if (Number(told?.[0]) > recountMax && !request.full)
+export async function counts({ db, request }: Examination): Promise<Finding[]> {
+  const [stored] = await db.query(countStored, [])
+  if (Number(stored?.[0]) > recountMax && !request.full)
     return [
       fine('counts', `Not recounted: there are more than ${counted(recountMax, 'job')}. holdfast doctor --full does.`),
     ]
@@ -195,17 +196,17 @@ export async function counts({ db, request }: Patient): Promise<Finding[]> {
   ]
 }
 
-/** A recount does not find these jobs, and correcting the counts would leave no trace of them. */
+/** A recount does not find jobs without a lane. If the counts were corrected, no trace of these jobs would be left. */
 function countsOfLost(queues: readonly string[], facts: { readonly lost: number; readonly off: unknown }): Finding {
   return wrong(
     'counts',
     `The counts of ${few(queues)} differ from a recount, which misses ${counted(facts.lost, 'job')} whose lane does not exist.`,
-    'See to jobs-without-lane first: the counts are the trace of these jobs, and are corrected once they are back.',
+    'Repair jobs-without-lane first: the counts are the only trace of these jobs, and are corrected once they are back.',
     facts,
   )
 }
 
-/** A difference that is inserted is exact whatever is counted meanwhile: all of it is of one snapshot. */
+/** The inserted difference is exact, whatever is counted meanwhile: all of it is of one snapshot. */
 export async function correctCounts(db: Database): Promise<void> {
   await db.transact(async (tx) => {
     await tx.readClock()
@@ -213,7 +214,7 @@ export async function correctCounts(db: Database): Promise<void> {
   })
 }
 
-/** How many more live jobs each queue is told to have than there are, where it is told to have more. */
+/** Queues whose counts have more live jobs than there are, and how many more. */
 export async function surplusOf(db: Database): Promise<readonly (readonly [queue: string, jobs: number])[]> {
   const rows = await db.query(selectMiscounted, [])
   return rows
@@ -224,7 +225,7 @@ export async function surplusOf(db: Database): Promise<readonly (readonly [queue
     .filter(([, jobs]) => jobs > 0)
 }
 
-/** What would have to be added to the count of each state. */
+/** What has to be added to the count of each state. */
 function differencesOf(values: readonly (string | null)[]): Record<string, number> {
   return Object.fromEntries(states.map((state, i) => [state, Number(values[i])] as const).filter(([, n]) => n !== 0))
 }

@@ -1,22 +1,23 @@
-// Jobs whose lane does not exist: no claim, no read and no sweep finds them, for all of these go by lanes. Nothing of ours makes
-// one (`schema/functions/remove-batch.ts`, REMOVAL); a row that was deleted by hand, or by an earlier version, does.
+// Jobs whose lane does not exist. No claim, no read and no sweep finds them, because all of these go by lanes. This version
+// makes no such job (`schema/functions/remove-batch.ts`, REMOVAL). There is one if a lane's row was deleted by hand, or by an
+// earlier version.
 //
-// With the lane went the job's queue, priority and batch. What is left of the queue:
+// The job's queue, priority and batch were in the lane's row. The queue can be found in three ways:
 //
 // - a limit key is stored with the queue's number;
 // - a dedup or idempotency key that the job holds is a row that names the queue;
-// - the counts still have the job. If one queue alone is told to have more live jobs than there are, and as many more as there
-//   are jobs left over, they are that queue's.
+// - the counts still have the job. If exactly one queue has more live jobs in its counts than there are, and the difference is
+//   the number of jobs left over, they are of that queue.
 //
-// A job whose queue is known goes back into it, with the default priority, as an item of no batch. One whose queue is not known
-// stays where it is, and the finding stays with it: `holdfast.adopt_jobs` puts it into the queue that a person names. The counts
-// are left alone as long as such a job is there, because they are the only trace of it.
+// A job whose queue is known goes back into it, with the default priority, as an item of no batch. A job whose queue is not
+// known stays where it is, and so does the finding: `holdfast.adopt_jobs` puts it into the queue that an operator names. As
+// long as there is such a job, the counts are not corrected, because they are the only trace of it.
 
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { list } from '../connection/columns.ts'
 import type { Database } from '../connection/database.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 import { correctCounts, surplusOf } from './jobs.ts'
 
 /** Lanes that jobs name and that do not exist, by one look into the index for each lane that jobs name. */
@@ -30,10 +31,10 @@ const missingLanes = `
 
 const countLaneless = `select count(*) from holdfast.job j where j.lane = any (array(${missingLanes}))`
 
-/** Those that one finding names. */
+/** How many jobs one finding names. */
 const namedMax = 1_000
 
-/** Each with its queue, as far as its keys tell; those first of which it is known. */
+/** Each job with its queue, if a key of it names one. Jobs whose queue is known come first. */
 const selectLaneless = `
   select j.id, coalesce(
            (select q.name from holdfast.queue q where q.no::text = split_part(j.limit_key, ':', 1)),
@@ -48,17 +49,17 @@ export async function countJobsWithoutLane(db: Database): Promise<number> {
   return Number(row?.[0])
 }
 
-export async function jobsWithoutLane({ db, request }: Patient): Promise<Finding[]> {
+export async function jobsWithoutLane({ db, request }: Examination): Promise<Finding[]> {
   const jobs = await countJobsWithoutLane(db)
-  if (jobs === 0) return [fine('jobs-without-lane', 'Every job lies in a lane.')]
+  if (jobs === 0) return [fine('jobs-without-lane', 'Every job has a lane.')]
   const adopted = request.fix ? await adoptAll(db) : new Map<string, readonly string[]>()
   const moved = [...adopted.values()].flat()
   const left = request.fix ? await countJobsWithoutLane(db) : jobs
   if (moved.length > 0 && left === 0) await correctCounts(db)
-  return [...toldOf(adopted), ...(await lostFindings(db, left))]
+  return [...adoptedFindings(adopted), ...(await lostFindings(db, left))]
 }
 
-function toldOf(adopted: ReadonlyMap<string, readonly string[]>): Finding[] {
+function adoptedFindings(adopted: ReadonlyMap<string, readonly string[]>): Finding[] {
   const ids = [...adopted.values()].flat()
   if (ids.length === 0) return []
   const queues = [...adopted.keys()]
@@ -77,12 +78,12 @@ async function lostFindings(db: Database, jobs: number): Promise<Finding[]> {
   const fix = known > 0 ? `holdfast doctor --fix puts ${counted(known, 'job')} back into the queue they came from.` : ''
   const byHand =
     known < ids.length
-      ? ` The queue of ${counted(ids.length - known, 'job')} cannot be told from the row. Look at its payload in ${db.schema.quoted}.job, and put it back: select ${db.schema.quoted}.adopt_jobs('<queue>', '{<id>}'); then holdfast doctor --fix corrects the counts.`
+      ? ` The queue of ${counted(ids.length - known, 'job')} cannot be found from the row. Look at its payload in ${db.schema.quoted}.job, and put it back: select ${db.schema.quoted}.adopt_jobs('<queue>', '{<id>}'); then holdfast doctor --fix corrects the counts.`
       : ''
   return [wrong('jobs-without-lane', sentence, `${fix}${byHand}`.trim(), facts)]
 }
 
-/** By id; null where it is not known. */
+/** By the id of the job; null: its queue is not known. */
 async function queuesOf(db: Database): Promise<Map<string, string | null>> {
   const found = new Map((await db.query(selectLaneless, [])).map(([id, queue]) => [id as string, queue ?? null]))
   const nameless = [...found].filter(([, queue]) => queue === null)
@@ -96,7 +97,7 @@ async function queuesOf(db: Database): Promise<Map<string, string | null>> {
   return found
 }
 
-/** Puts back all whose queue is known, a step at a time; answers which, by queue. */
+/** Puts back all jobs whose queue is known, a step at a time. Answers their ids by queue. */
 async function adoptAll(db: Database): Promise<Map<string, readonly string[]>> {
   const adopted = new Map<string, readonly string[]>()
   for (;;) {

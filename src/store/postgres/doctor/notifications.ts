@@ -1,4 +1,4 @@
-// Whether wake-ups arrive: one is sent to a channel of its own, and listened for.
+// Checks whether notifications arrive: sends one to a channel of its own, and listens for it.
 
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -7,32 +7,32 @@ import { fine, warning } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../connection/database.ts'
 import { withClient } from '../connection/one-off-client.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 const probeMs = 2_000
 
-export async function notifications({ db, listen }: Patient): Promise<Finding[]> {
+export async function notifications({ db, listen }: Examination): Promise<Finding[]> {
   if (listen === false)
     return [fine('notifications', 'Wake-ups are polled for, because the store was opened with listen: false.')]
-  if (await isHeard(db, listen)) return [fine('notifications', 'Wake-ups arrive.')]
+  if (await arrives(db, listen)) return [fine('notifications', 'Wake-ups arrive.')]
   return [
     warning(
       'notifications',
-      'Notifications are sent and not heard; work is found by polling. A pooler in transaction mode does that.',
-      'Give the store a connection past the pooler, or one of a pooler in session mode; or say listen: false and save the attempt.',
+      'Notifications are sent and do not arrive, so work is found by polling. A pooler in transaction mode drops them.',
+      'Give the store a connection that bypasses the pooler, or one of a pooler in session mode. Or pass listen: false to save the attempt.',
     ),
   ]
 }
 
-/** On two connections: a pooler may deliver what is sent and heard on one and the same. */
-async function isHeard(db: Database, listen: string | true): Promise<boolean> {
+/** Uses two connections: a pooler may deliver a notification to the connection that sent it, and to no other. */
+async function arrives(db: Database, listen: string | true): Promise<boolean> {
   const channel = `holdfast probe ${randomUUID()}`
   const probe = async (client: ClientBase) => {
-    const heard = new Promise<true>((resolve) => client.on('notification', () => resolve(true)))
+    const received = new Promise<true>((resolve) => client.on('notification', () => resolve(true)))
     await client.query(`listen "${channel}"`)
-    await db.once('select pg_notify($1, $2)', [channel, 'heard?'])
-    return Promise.race([heard, sleep(probeMs, false)])
+    await db.once('select pg_notify($1, $2)', [channel, 'probe'])
+    return Promise.race([received, sleep(probeMs, false)])
   }
   if (listen !== true) return withClient(listen, probe)
-  return db.lend(probe, { ends: true }) // it listens, and others must not get it
+  return db.lend(probe, { ends: true }) // it listens, so other calls must not get it
 }

@@ -1,12 +1,12 @@
-// Whether a publication keeps the store from working: the server refuses to update or delete rows of a table that one covers and
-// that has no usable replica identity; see IDENTITY in `schema/migrations/0001-tables.ts`.
+// Checks whether a publication keeps the store from working. If a publication covers a table without a usable replica identity,
+// the server refuses to update or delete its rows; see IDENTITY in `schema/migrations/0001-tables.ts`.
 
 import type { PoolClient } from 'pg'
 import { few, fine, repaired, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Row } from '../connection/call.ts'
 import type { Database } from '../connection/database.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 /** Logged tables of the schema without a usable identity, each with the publications of updates or deletes that cover it. */
 const selectBare = `
@@ -24,8 +24,8 @@ const selectBare = `
                else false end
    order by c.relname`
 
-export async function publications(patient: Patient): Promise<Finding[]> {
-  const { db, request } = patient
+export async function publications(examination: Examination): Promise<Finding[]> {
+  const { db, request } = examination
   const bare = await db.query(selectBare, [db.schema.quoted])
   if (bare.length > 0 && request.fix) return identify(db, bare)
   const blocked = bare.filter(([, by]) => by !== '')
@@ -68,7 +68,7 @@ function bareTables(db: Database, rows: readonly Row[]): Finding[] {
   ]
 }
 
-/** As the migrations give it: the primary key, the index of ids, or the whole row. */
+/** The identity that the migrations give: the primary key, the index of ids, or the whole row. */
 const identityOf = `
   select case when exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary and i.indisvalid) then 'default'
               when exists (select from pg_class x join pg_index i on i.indexrelid = x.oid
@@ -85,10 +85,10 @@ async function identify(db: Database, bare: readonly Row[]): Promise<Finding[]> 
       await client.query(`alter table ${db.schema.quoted}.${table} replica identity ${rows[0].identity}`)
     }
   })
-  return [repaired('publications', `${few(tables)}: the replica identity is there again.`, { tables })]
+  return [repaired('publications', `${few(tables)}: the replica identity is set again.`, { tables })]
 }
 
-/** Tables that a publication covers, of which this role may try an update. */
+/** Tables that a publication covers, and on which this role may try an update. */
 const selectCovered = `
   select distinct c.relname, (select quote_ident(min(a.attname)) from pg_attribute a
                                where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attidentity = '')
@@ -100,8 +100,8 @@ const selectCovered = `
    order by 1`
 
 /**
- * A publication may also leave out columns of the identity, by a list of columns or a row filter. The server says so when a
- * statement is started, so one is explained that would touch no row.
+ * A publication may also leave out columns of the identity, by a list of columns or a row filter. The server refuses such a
+ * statement when it starts. So this explains statements that would touch no row.
  */
 async function refusedTables(db: Database): Promise<Finding[]> {
   const findings: Finding[] = []
@@ -111,13 +111,13 @@ async function refusedTables(db: Database): Promise<Finding[]> {
       `delete from ${name} where false`,
       `update ${name} set ${column} = ${column} where false`,
     ]) {
-      const said = await refusalOf(db, statement)
-      if (said === null) continue
+      const reason = await refusalOf(db, statement)
+      if (reason === null) continue
       findings.push(
         wrong(
           'publications',
-          `A publication keeps the server from changing ${name}: ${said}. So jobs are not settled, swept or promoted.`,
-          'Take the list of columns or the row filter of this table out of the publication, or the table itself.',
+          `A publication keeps the server from changing ${name}: ${reason}. So jobs are not settled, swept or promoted.`,
+          'Remove the list of columns or the row filter of this table from the publication, or the table itself.',
           { tables: [name] },
         ),
       )

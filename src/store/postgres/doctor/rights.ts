@@ -1,9 +1,10 @@
-// Whether roles still have what they were granted, and whose rights the functions run with that run with the owner's.
+// Checks whether roles still have what they were granted, and which role's rights the functions have that run with the owner's
+// rights.
 
 import { few, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { producersNames, readersNames } from '../schema/roles.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 const lacks = (uses: string, privileges: readonly string[]) =>
   privileges
@@ -38,7 +39,7 @@ const selectSelf = `
          coalesce((select array_to_string(g.uses, ', ') from holdfast.grantee g where g.role = current_user), '')
     from pg_class c where c.oid = 'holdfast.meta'::regclass`
 
-export async function grants({ db }: Patient): Promise<Finding[]> {
+export async function grants({ db }: Examination): Promise<Finding[]> {
   const lists = [`{${producersNames}}`, `{${readersNames}}`]
   const missing = await db.query(selectMissing, [db.schema.quoted, ...lists])
   const [self] = await db.query(selectSelf, [])
@@ -72,8 +73,8 @@ function byHand(role: string): Finding {
   )
 }
 
-/** It matters once somebody else may call them. */
-export async function ownersFunctions({ db }: Patient): Promise<Finding[]> {
+/** Reported only if another role was granted something, because then it may call these functions. */
+export async function ownersFunctions({ db }: Examination): Promise<Finding[]> {
   const [row] = await db.query(
     `select o.rolname, o.rolsuper, exists (select from holdfast.grantee)
        from pg_class c join pg_roles o on o.oid = c.relowner where c.oid = 'holdfast.meta'::regclass`,

@@ -1,14 +1,14 @@
-// The server as it is set up: its age, what it does to what was committed, how many more it lets in, and its clock.
+// Checks of the server: its version, durability, connections, clock, and whether it logs payloads.
 
 import { span } from '../../../runtime/duration.ts'
 import { fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../connection/database.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
 const oldestVersion = 140_000
 
-export async function serverVersion({ db }: Patient): Promise<Finding[]> {
+export async function serverVersion({ db }: Examination): Promise<Finding[]> {
   const { server_version: version, server_version_num: number } = await settings(db, [
     'server_version',
     'server_version_num',
@@ -22,14 +22,14 @@ export async function serverVersion({ db }: Patient): Promise<Finding[]> {
   ]
 }
 
-/** What each of these costs when it is off. */
+/** The harm that each of these settings does when it is off. */
 const harm: Readonly<Record<string, string>> = {
   fsync: 'a crash of the machine may leave the whole database damaged',
   full_page_writes: 'a crash of the machine may leave pages half written',
   synchronous_commit: 'an enqueue or settlement that was answered may be lost in a crash of the server',
 }
 
-export async function durability({ db }: Patient): Promise<Finding[]> {
+export async function durability({ db }: Examination): Promise<Finding[]> {
   const set = await settings(db, Object.keys(harm))
   const off = Object.keys(harm).filter((name) => set[name] === 'off')
   if (off.length === 0) return [fine('durability', 'What was committed survives a crash of the server.', set)]
@@ -45,7 +45,7 @@ export async function durability({ db }: Patient): Promise<Finding[]> {
 
 const fullAt = 0.9
 
-export async function connections({ db }: Patient): Promise<Finding[]> {
+export async function connections({ db }: Examination): Promise<Finding[]> {
   const [row] = await db.query(
     `select count(*), current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
        from pg_stat_activity where backend_type = 'client backend'`,
@@ -53,11 +53,11 @@ export async function connections({ db }: Patient): Promise<Finding[]> {
   )
   const [used, max] = [Number(row?.[0]), Number(row?.[1])]
   const facts = { used, max }
-  if (used < max * fullAt) return [fine('connections', `${used} of ${max} connections are taken.`, facts)]
+  if (used < max * fullAt) return [fine('connections', `${used} of ${max} connections are in use.`, facts)]
   return [
     warning(
       'connections',
-      `${used} of ${max} connections are taken: whoever comes next may be turned away.`,
+      `${used} of ${max} connections are in use: the server may refuse the next ones.`,
       'Raise max_connections, make pools smaller, or put a pooler in front.',
       facts,
     ),
@@ -66,8 +66,8 @@ export async function connections({ db }: Patient): Promise<Finding[]> {
 
 const skewMaxMs = 2_000
 
-/** By the middle of the call that asks: what is shorter than the call cannot be told. */
-export async function serverClock({ db }: Patient): Promise<Finding[]> {
+/** Compares the server's time with the middle of the call. A difference that is shorter than the call cannot be measured. */
+export async function serverClock({ db }: Examination): Promise<Finding[]> {
   const before = Date.now()
   const [row] = await db.query('select holdfast.now_ms(null)', [])
   const tookMs = Date.now() - before
@@ -78,7 +78,7 @@ export async function serverClock({ db }: Patient): Promise<Finding[]> {
   return [
     warning(
       'clock-skew',
-      `The clock of this machine is ${span(Math.abs(skewMs))} ${skewMs > 0 ? 'behind' : 'ahead of'} the server’s. Jobs go by the server’s; times that this machine works out (runAt, startBefore) are off by as much.`,
+      `The clock of this machine is ${span(Math.abs(skewMs))} ${skewMs > 0 ? 'behind' : 'ahead of'} the server’s. Jobs follow the server’s; times that this machine works out (runAt, startBefore) are off by as much.`,
       'Have both machines set their clocks by NTP.',
       facts,
     ),
@@ -86,7 +86,7 @@ export async function serverClock({ db }: Patient): Promise<Finding[]> {
 }
 
 /** Payloads go to the server as parameters, so these settings decide whether they are written into its log. */
-export async function loggedPayloads({ db }: Patient): Promise<Finding[]> {
+export async function loggedPayloads({ db }: Examination): Promise<Finding[]> {
   const set = await settings(db, ['log_statement', 'log_min_duration_statement', 'log_parameter_max_length'])
   const logsStatements =
     ['all', 'mod'].includes(set['log_statement'] ?? '') || set['log_min_duration_statement'] !== '-1'

@@ -1,12 +1,12 @@
-// Who keeps the past alive. A transaction that stays open keeps dead rows from being removed, for the whole database, and
-// the counts from being added up; where it has a number, every claim that passes it keeps a gap in the cursor.
+// Checks for what keeps old row versions alive. A transaction that stays open keeps dead rows of the whole database from being
+// removed, and counts from being folded. If it has a transaction number, every claim that passes it keeps a gap in the cursor.
 
 import { span } from '../../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
-/** So many times the patience, and it is no longer something to look at but something that is wrong. */
+/** After so many times `patienceMs`, an old transaction is `wrong`, no longer a `warning`. */
 const farTooLong = 12
 const shownMax = 5
 
@@ -27,17 +27,17 @@ const countGaps = `
 
 const countHidden = `select count(*), current_user from pg_stat_activity where query = '<insufficient privilege>'`
 
-export async function oldTransactions({ db, request }: Patient): Promise<Finding[]> {
+export async function oldTransactions({ db, request }: Examination): Promise<Finding[]> {
   const old = await db.query(selectOld, [request.patienceMs])
   const [hidden] = await db.query(countHidden, [])
   const [gaps] = await db.query(countGaps, [])
   const findings = old.map(([pid, user, database, application, state, ageMs]) => {
     const age = Number(ageMs)
-    const who = `${user}${application ? ` (${application})` : ''} in database ${database}, pid ${pid}`
+    const owner = `${user}${application ? ` (${application})` : ''} in database ${database}, pid ${pid}`
     const facts = { pid: Number(pid), user, database, application, state, ageMs: age, gaps: Number(gaps?.[0]) }
     return (age > request.patienceMs * farTooLong ? wrong : warning)(
       'old-transaction',
-      `A transaction of ${who}, has been open for ${span(age)} and is ${state}: dead rows stay, and counts are not added up.${gapText(Number(gaps?.[0]))}`,
+      `A transaction of ${owner}, has been open for ${span(age)} and is ${state}: dead rows stay, and counts are not added up.${gapText(Number(gaps?.[0]))}`,
       `Find out what it does, or end it: select pg_terminate_backend(${pid}). idle_in_transaction_session_timeout ends forgotten ones by itself.`,
       facts,
     )
@@ -53,13 +53,13 @@ function gapText(gaps: number): string {
 function hiddenSessions(sessions: number, role: string): Finding {
   return warning(
     'sessions-hidden',
-    `${counted(sessions, 'session')} of others cannot be looked into by role ${role}, so an old transaction may be missed.`,
-    `grant pg_read_all_stats to "${role}", or look as a role that may.`,
+    `Role ${role} cannot see what ${counted(sessions, 'session')} of other roles ${sessions === 1 ? 'does' : 'do'}, so an old transaction may be missed.`,
+    `grant pg_read_all_stats to "${role}", or run the doctor as a role that has it.`,
     { sessions, role },
   )
 }
 
-export async function preparedTransactions({ db, request }: Patient): Promise<Finding[]> {
+export async function preparedTransactions({ db, request }: Examination): Promise<Finding[]> {
   const rows = await db.query(
     `select gid, owner, database, floor(extract(epoch from clock_timestamp() - prepared) * 1000)::bigint
        from pg_prepared_xacts where prepared < clock_timestamp() - $1 * interval '1 millisecond'
@@ -69,14 +69,14 @@ export async function preparedTransactions({ db, request }: Patient): Promise<Fi
   return rows.map(([gid, owner, database, ageMs]) =>
     wrong(
       'prepared-transaction',
-      `PgTransaction ${gid} of ${owner} in database ${database} was prepared ${span(Number(ageMs))} ago and never ended: it outlives restarts, keeps its locks, and dead rows stay.`,
+      `Transaction ${gid} of ${owner} in database ${database} was prepared ${span(Number(ageMs))} ago and never ended: it outlives restarts, keeps its locks, and dead rows stay.`,
       `In database ${database}: commit prepared '${gid}', or rollback prepared '${gid}'.`,
       { gid, owner, database, ageMs: Number(ageMs) },
     ),
   )
 }
 
-/** Transactions that a standby or a slot may be behind before it is told of. */
+/** How many transactions a standby or a slot may be behind before it is reported. */
 const behindMax = 1_000_000
 
 const selectSlots = (behind: number) => `
@@ -88,26 +88,26 @@ const selectSlots = (behind: number) => `
 const selectStandbys = (behind: number) => `
   select application_name, age(backend_xmin) from pg_stat_replication where age(backend_xmin) > ${behind}`
 
-export function replication(patient: Patient): Promise<Finding[]> {
-  return replicationBehind(patient, behindMax)
+export function replication(examination: Examination): Promise<Finding[]> {
+  return replicationBehind(examination, behindMax)
 }
 
-/** More than so many transactions. */
-export async function replicationBehind({ db }: Pick<Patient, 'db'>, most: number): Promise<Finding[]> {
+/** Reports slots and standbys that are more than `most` transactions behind, and slots without a reader. */
+export async function replicationBehind({ db }: Pick<Examination, 'db'>, most: number): Promise<Finding[]> {
   const slots = (await db.query(selectSlots(most), [])).map(([name, active, behind, bytes]) => {
     const mib = Math.round(Number(bytes) / 2 ** 20)
-    const how = active === 't' ? `is ${counted(Number(behind), 'transaction')} behind` : 'is used by nobody'
+    const how = active === 't' ? `is ${counted(Number(behind), 'transaction')} behind` : 'has no reader'
     return warning(
       'replication-slot',
-      `Replication slot ${name} ${how}: it keeps ${mib.toLocaleString('en')} MiB of log, and rows that are dead.`,
-      `Have its reader catch up; one that is gone for good: select pg_drop_replication_slot('${name}').`,
+      `Replication slot ${name} ${how}: it keeps ${mib.toLocaleString('en')} MiB of log, and dead rows.`,
+      `Let its reader catch up. If the reader is gone for good: select pg_drop_replication_slot('${name}').`,
       { slot: name, active: active === 't', behind: Number(behind), bytes: Number(bytes) },
     )
   })
   const standbys = (await db.query(selectStandbys(most), [])).map(([name, behind]) =>
     warning(
       'standby-feedback',
-      `Standby ${name} has told by hot_standby_feedback that it still reads what is ${counted(Number(behind), 'transaction')} old: dead rows stay.`,
+      `Standby ${name} reports by hot_standby_feedback that it still reads rows that are ${counted(Number(behind), 'transaction')} old: dead rows stay.`,
       'End the long query on the standby, or switch hot_standby_feedback off there.',
       { standby: name, behind: Number(behind) },
     ),

@@ -1,12 +1,12 @@
-// Our tables on disk: whether dead rows are removed, and whether finished jobs lie where they should.
+// Checks of the store's tables: whether dead rows are removed, and whether finished jobs are in their partitions.
 
 import { span } from '../../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { keepPartitions } from '../schema/partitions.ts'
-import type { Patient } from './examine.ts'
+import type { Examination } from './examine.ts'
 
-export async function autovacuum({ db }: Patient): Promise<Finding[]> {
+export async function autovacuum({ db }: Examination): Promise<Finding[]> {
   const [row] = await db.query(
     `select current_setting('autovacuum'), current_setting('track_counts'),
             array_to_string(array(
@@ -40,7 +40,7 @@ export async function autovacuum({ db }: Patient): Promise<Finding[]> {
   return findings
 }
 
-/** So many times the number of dead rows at which autovacuum should have come. */
+/** Dead rows are reported from so many times the number at which autovacuum should have run. */
 const overdueTimes = 5
 const deadMin = 10_000
 
@@ -57,7 +57,7 @@ const selectDead = `
                                            + ${option('autovacuum_vacuum_scale_factor')} * s.n_live_tup)
    order by s.n_dead_tup desc`
 
-export async function deadRows({ db }: Patient): Promise<Finding[]> {
+export async function deadRows({ db }: Examination): Promise<Finding[]> {
   const rows = await db.query(selectDead, [db.schema.quoted])
   if (rows.length === 0) return [fine('dead-rows', 'Autovacuum keeps up with dead rows.')]
   return rows.map(([table, dead, live, agoMs]) => {
@@ -66,15 +66,15 @@ export async function deadRows({ db }: Patient): Promise<Finding[]> {
     return warning(
       'dead-rows',
       `Table ${name} has ${counted(Number(dead), 'dead row')} beside ${counted(Number(live), 'live one')}, and ${last}: autovacuum does not keep up.`,
-      `vacuum ${name}. If the dead rows stay, somebody keeps them: an old transaction, a replication slot or a standby.`,
+      `vacuum ${name}. If the dead rows stay, something keeps them: an old transaction, a replication slot or a standby.`,
       { table, dead: Number(dead), live: Number(live) },
     )
   })
 }
 
 /**
- * As `make_partitions` sees it: those of the next moment that are not there. One of this moment may never come: where some
- * of its jobs ended before it was made, it cannot be attached, and they go one by one.
+ * Counts the partitions of the next time range that `make_partitions` should have made. A partition of the current range may
+ * never be made: if some of its jobs ended before, it cannot be attached, and they are deleted one by one.
  */
 const countMissing = `
   select count(*)
@@ -101,8 +101,8 @@ const countRest = `
 /** Sweeps make and drop partitions about once a minute. */
 const upkeepMs = 120_000
 
-/** Under a clock of its own nothing has a partition. */
-export async function partitions({ db, request }: Patient): Promise<Finding[]> {
+/** A store with a clock of its own has no partitions. */
+export async function partitions({ db, request }: Examination): Promise<Finding[]> {
   if (db.now !== null) return []
   if (request.fix) await keepPartitions(db)
   const [missing] = await db.query(countMissing, [])
@@ -114,19 +114,19 @@ export async function partitions({ db, request }: Patient): Promise<Finding[]> {
     ...jobsInNone(Number(rest?.[0])),
   ]
   const isFine = findings.length === 0
-  return isFine ? [fine('partitions', 'Finished jobs lie in partitions that are made and dropped in time.')] : findings
+  return isFine ? [fine('partitions', 'Finished jobs are in partitions that are made and dropped in time.')] : findings
 }
 
 function missingPartitions(missing: number): Finding[] {
   if (missing === 0) return []
-  const fix = 'holdfast sweep makes them. Where that does not help, the role that sweeps lacks its grants.'
-  const sentence = `${counted(missing, 'partition')} that finished jobs need by now ${missing === 1 ? 'is' : 'are'} not there: nobody sweeps.`
+  const fix = 'holdfast sweep makes them. If that does not help, the role that sweeps lacks its grants.'
+  const sentence = `${counted(missing, 'partition')} that finished jobs need by now ${missing === 1 ? 'is' : 'are'} missing: no process sweeps.`
   return [warning('partitions-missing', sentence, fix, { missing })]
 }
 
 function overduePartitions(over: number, sinceMs: number): Finding[] {
   if (over === 0) return []
-  const fix = 'holdfast sweep drops them. Where they stay, somebody has been reading the table all the time.'
+  const fix = 'holdfast sweep drops them. If they stay, other sessions read the table all the time.'
   const sentence = `${counted(over, 'partition')} of finished jobs should have been dropped, the first ${span(sinceMs)} ago.`
   return [warning('partitions-overdue', sentence, fix, { over, sinceMs })]
 }
@@ -135,11 +135,11 @@ function jobsInNone(jobs: number): Finding[] {
   if (jobs === 0) return []
   const many = jobs >= restMax ? `More than ${counted(restMax, 'finished job')}` : counted(jobs, 'finished job')
   const fix =
-    'They go when their retention is over, one by one. If they become more, see to the partitions that are missing.'
+    'They are deleted one by one when their retention is over. If there are more and more, look for missing partitions.'
   return [
     warning(
       'partitions-none',
-      `${many} ${jobs === 1 ? 'lies' : 'lie'} in no partition of ${jobs === 1 ? 'its' : 'their'} own.`,
+      `${many} ${jobs === 1 ? 'is' : 'are'} in no partition of ${jobs === 1 ? 'its' : 'their'} own.`,
       fix,
       { jobs },
     ),

@@ -1,12 +1,12 @@
-// LimitKeyRefs. What they are, and why nobody who stands at one is forgotten, is in `schema/functions/admit.ts`.
+// Admits held jobs of limit keys. The protocol, and the proof that no held job is forgotten, are in `schema/functions/admit.ts`.
 
 import { list, texts } from '../connection/columns.ts'
 import type { Database } from '../connection/database.ts'
 
-/** As many as are locked in one transaction; a list has no more. */
+/** How many limit keys are locked in one transaction; a list has no more. */
 const limitKeysMax = 200
 
-/** At a time, for one call: jobs of 1,000 keys were drained at 12k a second by one, at 14k by two. */
+/** How many statements run at a time for one call. Jobs of 1,000 keys were drained at 12k a second by one, at 14k by two. */
 const admittersMax = 2
 
 /** Limit keys by name (the number of the queue, a colon, the key), and lists of limit events by number. */
@@ -17,7 +17,7 @@ export interface LimitKeyRefs {
 
 export type LimitEventList = readonly [no: number, keyRefs: readonly string[]]
 
-/** Lets in as many as there is room for; answers how many of which queues. */
+/** Admits as many jobs as there are free slots; answers how many of which queues. */
 export async function admitLimitKeys(
   db: Database,
   { keyRefs = [], lists = [] }: LimitKeyRefs,
@@ -29,7 +29,7 @@ export async function admitLimitKeys(
   )
 }
 
-/** The same for what was left: many lists may be about the same limit keys. */
+/** The same for events that were left over: many lists may have the same limit keys. */
 export async function admitPending(
   db: Database,
   keyRefs: readonly string[],
@@ -39,8 +39,8 @@ export async function admitPending(
 }
 
 /**
- * Lists first. The admission of a list takes all events of its limit keys. The admission of one limit key does not know the jobs on a list,
- * and would admit jobs first that came to the same key after them.
+ * Lists come first. The admission of a list takes all events of its limit keys. The admission of one limit key does not know
+ * the jobs on a list. If it came first, it would admit jobs that came to the same key after those on the list.
  */
 async function admitInTurn(
   db: Database,
@@ -60,15 +60,15 @@ interface Part {
 async function admitAll(db: Database, parts: readonly Part[]): Promise<Map<string, number>> {
   const admitted = new Map<string, number>()
   const left = parts.values()
-  const followUp = async () => {
+  const takeParts = async () => {
     for (const { keyRefs, lists } of left) {
       const values = [texts(keyRefs), list(lists), db.now]
       for (const [queue, jobs] of await db.once('select * from holdfast.admit($1, $2, $3)', values))
         admitted.set(queue as string, (admitted.get(queue as string) ?? 0) + Number(jobs))
     }
   }
-  // Where one fails, the other is waited for: nothing goes on behind the back of who asked.
-  const ended = await Promise.allSettled(Array.from({ length: Math.min(admittersMax, parts.length) }, followUp))
+  // If one fails, the other is awaited too: nothing goes on after the call was answered.
+  const ended = await Promise.allSettled(Array.from({ length: Math.min(admittersMax, parts.length) }, takeParts))
   for (const each of ended) if (each.status === 'rejected') throw each.reason
   return admitted
 }
@@ -86,9 +86,9 @@ function gathered(lists: readonly LimitEventList[]): Part[] {
   const inOrder = lists.toSorted(([, a], [, b]) => ((a[0] ?? '') < (b[0] ?? '') ? -1 : 1))
   for (const [no, keyRefs] of inOrder) {
     const last = parts.at(-1)
-    const together = last?.keyRefs.union(new Set(keyRefs))
-    if (last && together && together.size <= limitKeysMax) {
-      last.keyRefs = together
+    const union = last?.keyRefs.union(new Set(keyRefs))
+    if (last && union && union.size <= limitKeysMax) {
+      last.keyRefs = union
       last.lists.push(no)
     } else {
       parts.push({ keyRefs: new Set(keyRefs), lists: [no] })

@@ -1,4 +1,4 @@
-// What stands between a job and its run. Only looks; what is counted is counted up to a bound.
+// What keeps a job from running. Changes nothing; counts go up to a bound.
 
 import { bounds } from '../../../job/bounds.ts'
 import { decodeOverride } from '../../../job/stored-definition.ts'
@@ -10,7 +10,7 @@ import { readJob } from '../read.ts'
 import { hashOf } from '../schema/hash.ts'
 
 const holdersMax = 10
-/** Looked for among so many that are ready or run: no index leads from a key to them. */
+/** Holders are looked for among so many ready or running jobs: no index leads from a key to them. */
 const looksMax = 10_000
 
 export async function blockers(context: StoreContext, id: string): Promise<JobBlockers | null> {
@@ -37,7 +37,7 @@ export async function blockers(context: StoreContext, id: string): Promise<JobBl
   }
 }
 
-/** When the next may start: the first end of a window after which less than the rate allows has started or is reserved. */
+/** When the next job may start: the first end of a window after which fewer have started or are reserved than allowed. */
 const nextStart = ({ limit_key, count, reserved }: Record<'limit_key' | 'count' | 'reserved', string>) => `
   (select min(s.until)
      from (select t.until, sum(t.jobs) over (order by t.until) as gone, sum(t.jobs) over () + ${reserved} as used
@@ -52,14 +52,14 @@ const selectQueue = `
          ${nextStart({ limit_key: 'q.no::text', count: 'q.max_starts', reserved: '0' })}, q.limit_override::text
     from holdfast.queue q where q.name = $1`
 
-/** Those that wait in some lanes. */
+/** The ready jobs of some lanes. */
 const waitingIn = (lanes: string, which: string) => `
   select from ${lanes}
    cross join lateral (select * from holdfast.lane_cursor where lane = m.no order by no desc limit 1) c
     join holdfast.job k on k.lane = m.no and (k.ready_xid, k.ord) > (c.xid, c.ord)
    where ${which} limit ${bounds.aheadMax}`
 
-/** In its lane, those before its place; in the lane that goes first, and in those of earlier priorities, all. */
+/** The jobs before its place in its own lane, and all of the lane of rescued jobs and of lanes of earlier priorities. */
 const countAhead = `
   select least(${bounds.aheadMax},
       (select count(*) from (
@@ -73,14 +73,14 @@ const countAhead = `
          )}) a))
     from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1 where j.id = $1`
 
-/** Of the jobs of no batch, or of the items: each has an index of its own. */
+/** For jobs of no batch, or for items: each has an index of its own. */
 function heldBefore(which: string): string {
   return `select from holdfast.job k
            where k.is_held and ${which} and ${hashOf('k.limit_key')} = ${hashOf('j.limit_key')} and k.limit_key = j.limit_key
              and j.is_held and k.ord < j.ord`
 }
 
-/** What was knocked and not heard yet is counted in. */
+/** Limit events that no admission has taken yet are counted. */
 const selectKey = `
   select q.key_max_running, q.key_max_starts, q.key_window_ms, r.admitted,
          (select count(*) from (${heldBefore('not k.is_item')} union all ${heldBefore('k.is_item')}

@@ -1,4 +1,4 @@
-// A limit of keys that was lowered: ready jobs beyond it go back into line. How, and why no claim goes beyond it meanwhile, is in
+// After a key limit was lowered, ready jobs beyond it are held again. How, and why no claim exceeds the limit meanwhile, is in
 // `schema/functions/lower-limits.ts`.
 
 import { list } from '../connection/columns.ts'
@@ -7,11 +7,11 @@ import type { StoreContext } from '../enqueue.ts'
 
 const pageMax = 1_000
 
-/** After every place in a lane. */
+/** Behind every place of a lane. */
 const lastXid = '18446744073709551615'
 const lastOrd = '9223372036854775807'
 
-/** Answers false where jobs are left that another transaction has locked; a caller that waits for those is never told so. */
+/** Answers false if jobs are left that another transaction has locked. With `waits`, it waits for those, and answers true. */
 export async function lowerLimits(
   context: StoreContext,
   queue: string,
@@ -26,7 +26,7 @@ export async function lowerLimits(
     const busy = await returnSurplus(context, Number(no))
     if (busy === null) {
       await db.query('update holdfast.queue set lowering = null where no = $1 and lowering = $2', [no, lowering])
-      context.announce(new Map([[queue, 1]])) // claims that found nothing meanwhile look again
+      context.announce(new Map([[queue, 1]])) // claims that found nothing meanwhile try again
     } else {
       if (!waits) return false
       await db.query('select from holdfast.job where id = $1 for update', [busy])
@@ -34,7 +34,7 @@ export async function lowerLimits(
   }
 }
 
-/** Null, or a job that is beyond its limit and that another transaction has locked. */
+/** Null, or the id of a job beyond its limit that another transaction has locked. */
 async function returnSurplus(context: StoreContext, no: number): Promise<string | null> {
   const { db } = context
   const rows = await db.query('select * from holdfast.surplus($1, $2)', [no, db.now])
@@ -46,7 +46,7 @@ async function returnSurplus(context: StoreContext, no: number): Promise<string 
       let left = page
       for (let beyond = chosen(left, surplus); beyond.length > 0; beyond = chosen(left, surplus)) {
         for (const [id, limitKey] of await returnJobs(context, Number(lane), beyond)) {
-          surplus.set(limitKey, (surplus.get(limitKey) ?? 0) + 1) // an earlier one may go instead
+          surplus.set(limitKey, (surplus.get(limitKey) ?? 0) + 1) // an earlier job may be held instead
           busy.set(limitKey, id)
         }
         const tried = new Set(beyond)
@@ -57,7 +57,7 @@ async function returnSurplus(context: StoreContext, no: number): Promise<string 
   return [...busy].find(([limitKey]) => (surplus.get(limitKey) ?? 0) > 0)?.[1] ?? null
 }
 
-/** The last to be claimed from first; items of batches go back before other jobs of their key, as on SQLite. */
+/** The lane that is claimed last comes first. Items of batches are held before other jobs of their key, as on SQLite. */
 const selectLanes = `select l.no + f.front from holdfast.lane l, (values (0), (1)) f(front)
   where l.queue = $1 order by l.batch desc, l.priority desc, f.front`
 
@@ -74,7 +74,7 @@ async function* pagesOf({ db }: StoreContext, lane: number): AsyncGenerator<read
   }
 }
 
-/** The first of each key, as many as are beyond its limit; they are counted off. */
+/** The first jobs of each key, as many as are beyond its limit. They are subtracted from `surplus`. */
 function chosen(jobs: readonly ReadyJob[], surplus: Map<string, number>): readonly ReadyJob[] {
   return jobs.filter(([, limitKey]) => {
     const left = surplus.get(limitKey) ?? 0
@@ -83,13 +83,13 @@ function chosen(jobs: readonly ReadyJob[], surplus: Map<string, number>): readon
   })
 }
 
-/** Answers those that another transaction has locked. */
+/** Answers the jobs that another transaction has locked. */
 async function returnJobs(context: StoreContext, lane: number, jobs: readonly ReadyJob[]): Promise<ReadyJob[]> {
   const { db } = context
   const text = 'select limit_keys::text, batch, busy::text from holdfast.return_surplus($1, $2, $3)'
   const [row] = await db.query(text, [lane, list(jobs.map(([id]) => id)), db.now])
   const batch = Number(row?.[1] ?? 0)
-  await context.followUp({ keyRefs: JSON.parse(row?.[0] ?? '[]'), batches: batch > 0 ? [batch] : [] })
+  await context.afterCommit({ keyRefs: JSON.parse(row?.[0] ?? '[]'), batches: batch > 0 ? [batch] : [] })
   const busy = new Set(JSON.parse(row?.[2] ?? '[]') as string[])
   return jobs.filter(([id]) => busy.has(id))
 }

@@ -14,6 +14,7 @@ import type { ClientBase } from 'pg'
 import { HoldfastError } from '../../../errors.ts'
 import { createFunctions } from './install-functions.ts'
 import {
+  actAsOwner,
   functionsAndRights,
   functionsHash,
   lockMaxMs,
@@ -32,14 +33,17 @@ const retryMaxMs = 60_000
 /** The server ends the transaction of a process that stops between two statements. */
 const idleMaxMs = 10_000
 
-/** Brings the schema up to this release; answers from which version to which. A newer schema that this client can use stays as it is. */
+/**
+ * Brings the schema up to this release; answers from which version to which. A newer schema that this client can use stays as
+ * it is.
+ */
 export async function migrate(
   client: ClientBase,
   schema: Schema,
   to: Release = release,
 ): Promise<{ from: number; to: number }> {
   const seen = await installed(client, schema, to)
-  if (isUpToDate(seen, to)) return { from: seen.version, to: seen.version }
+  if (isUpToDate(schema, seen, to)) return { from: seen.version, to: seen.version }
   if (seen.version > 0 && !(await isOwner(client, schema)))
     throw seen.version < to.steps.length ? notAllowed(schema, seen.version) : otherFunctions(schema, seen.version)
   const first = await migrateOnce(client, schema, to)
@@ -52,12 +56,14 @@ export async function migrate(
 async function migrateOnce(client: ClientBase, schema: Schema, to: Release): Promise<{ from: number; to: number }> {
   let from = 0
   const settings = `set local lock_timeout = 0; set local statement_timeout = 0;
-    set local idle_in_transaction_session_timeout = ${idleMaxMs}`
+    set local idle_in_transaction_session_timeout = ${idleMaxMs};
+    select set_config(name, '0', true) from pg_settings where name = 'transaction_timeout'`
   await client.query(`begin isolation level read committed; ${settings}`)
   try {
     await client.query(schema.sql('select pg_advisory_xact_lock(SCHEMA_LOCKS, 0)'))
     const found = await installed(client, schema, to)
     from = found.version
+    if (from > 0) await client.query(actAsOwner(schema))
     const reached = await applyNext(client, schema, to, found)
     await client.query('commit')
     return { from, to: reached }
@@ -68,18 +74,18 @@ async function migrateOnce(client: ClientBase, schema: Schema, to: Release): Pro
 }
 
 async function applyNext(client: ClientBase, schema: Schema, to: Release, found: Installed): Promise<number> {
-  if (isUpToDate(found, to)) return found.version
+  if (isUpToDate(schema, found, to)) return found.version
   if (found.version === 0) return makeAll(client, schema, to)
   if (found.version < to.steps.length) return applyStep(client, schema, to, found.version)
   await client.query(functionsAndRights(schema, to.functions))
-  await client.query(schema.sql(record(to, found.version)))
+  await client.query(schema.sql(record(schema, to, found.version)))
   return found.version
 }
 
 async function makeAll(client: ClientBase, schema: Schema, to: Release): Promise<number> {
   await client.query(`create schema if not exists ${schema.quoted}`)
   for (const { sql } of to.steps) await client.query(schema.sql(sql))
-  await client.query(schema.sql(recordFirst(to)))
+  await client.query(schema.sql(recordFirst(schema, to)))
   await client.query(createFunctions(schema, to.functions))
   return to.steps.length
 }
@@ -91,7 +97,7 @@ async function applyStep(client: ClientBase, schema: Schema, to: Release, found:
   for (;;) {
     await client.query(`savepoint step; set local lock_timeout = ${lockMaxMs}`)
     try {
-      await client.query(schema.sql(`${to.steps[found]?.sql}; ${record(to, found + 1)}`))
+      await client.query(schema.sql(`${to.steps[found]?.sql}; ${record(schema, to, found + 1)}`))
       if (isLast) await client.query(functionsAndRights(schema, to.functions))
       return found + 1
     } catch (error) {
@@ -106,7 +112,7 @@ async function applyStep(client: ClientBase, schema: Schema, to: Release, found:
 /** For a client that does not migrate. */
 export async function requireSchema(client: ClientBase, schema: Schema): Promise<void> {
   const found = await installed(client, schema, release)
-  if (isUpToDate(found, release)) return
+  if (isUpToDate(schema, found, release)) return
   if (found.version === steps.length) throw otherFunctions(schema, found.version)
   throw new HoldfastError(
     'STORE_UNAVAILABLE',
@@ -119,15 +125,19 @@ interface Installed {
   /** 0: there is no schema. */
   readonly version: number
   readonly functionsHash: string
+  /** How many functions that were installed are gone. */
+  readonly missing: number
 }
 
-function isUpToDate(found: Installed, to: Release): boolean {
-  return (
-    found.version > to.steps.length || (found.version === to.steps.length && found.functionsHash === functionsHash(to))
-  )
+function isUpToDate(schema: Schema, found: Installed, to: Release): boolean {
+  if (found.version > to.steps.length) return true
+  if (found.version < to.steps.length || found.missing > 0) return false
+  return found.functionsHash === functionsHash(schema, to)
 }
 
-/** The installed version. Refuses a schema that clients of this release cannot use, and one whose tables another build has made. */
+/**
+ * The installed version. Refuses a schema that clients of this release cannot use, and one whose tables another build has made.
+ */
 async function installed(client: ClientBase, schema: Schema, known: Release): Promise<Installed> {
   // Not to_regclass: right after the wait for the lock it may still answer as of before the wait.
   const { rows } = await client.query(
@@ -135,8 +145,8 @@ async function installed(client: ClientBase, schema: Schema, known: Release): Pr
       where n.nspname = $1 and c.relname = 'meta'`,
     [schema.name],
   )
-  if (rows[0].found === '0') return { version: 0, functionsHash: '' }
-  const [meta] = (await client.query(schema.sql('select to_jsonb(m)::text as meta from holdfast.meta m'))).rows
+  if (rows[0].found === '0') return { version: 0, functionsHash: '', missing: 0 }
+  const [meta] = (await client.query(schema.sql(selectMeta), [schema.name])).rows
   const {
     schema: version,
     min_client: minClient,
@@ -145,8 +155,16 @@ async function installed(client: ClientBase, schema: Schema, known: Release): Pr
   if (minClient > known.steps.length) throw schemaAhead(version, minClient, known)
   if (version <= known.steps.length && hashes.steps_hash !== stepsHash(known.steps.slice(0, version)))
     throw otherTables(schema, version)
-  return { version, functionsHash: hashes.functions_hash }
+  return { version, functionsHash: hashes.functions_hash, missing: Number(meta?.missing ?? 0) }
 }
+
+/** A function is counted by its name, whatever its parameters: the drift that the doctor looks for is finer. */
+const selectMeta = `
+  select to_jsonb(m)::text as meta,
+         (select count(*) from jsonb_array_elements_text(coalesce(to_jsonb(m) -> 'functions', '[]')) f(signature)
+           where not exists (select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+                              where n.nspname = $1 and p.proname = split_part(f.signature, '(', 1)))::text as missing
+    from holdfast.meta m`
 
 /** The row of `meta`; of a build before the first release parts may be missing. */
 interface Meta {
@@ -182,8 +200,11 @@ function otherFunctions(schema: Schema, found: number): HoldfastError {
   )
 }
 
+/** Or another transaction changed the same rows of the catalog: a grant, or a partition that the sweep made or dropped. */
 function isLocked(error: unknown): boolean {
-  return (error as { code?: unknown }).code === '55P03'
+  const { code, message } = error as { code?: unknown; message?: unknown }
+  const isCatalogRace = code === 'XX000' && /concurrently updated|cache lookup failed/.test(String(message))
+  return code === '55P03' || isCatalogRace
 }
 
 function stillLocked(schema: Schema, found: number, cause: unknown): HoldfastError {

@@ -49,7 +49,7 @@ export function migrationScript(
     return [...scripts, grantScript(schema, uses)].join('\n')
   }
   const texts = to.steps.map(({ sql }, i) => `-- ${i + 1} of ${to.steps.length}\n${schema.sql(sql).trim()}`)
-  const record = `${schema.sql(recordFirst(to))};`
+  const record = `${schema.sql(recordFirst(schema, to))};`
   const rights = `${createFunctions(schema, to.functions)}${grantScript(schema, uses)}`.trim()
   const all = [`create schema if not exists ${schema.quoted};`, ...texts, record, rights]
   return `begin;\n${all.join('\n\n')}\ncommit;\n`
@@ -73,10 +73,26 @@ do $check$ begin
   end if;
 end $check$;
 set local lock_timeout = ${lockMaxMs};
+${actAsOwner(schema)}
 ${to.steps[found]?.sql.trim()};
-${record(to, found + 1)};
+${record(schema, to, found + 1)};
 `)
   return `${step}${found + 1 === length ? functionsAndRights(schema, to.functions) : ''}commit;\n`
+}
+
+/**
+ * For the rest of the transaction, so that what a member of the owner, or an administrator, makes belongs to the owner: functions
+ * that run with the owner's rights use it.
+ */
+export function actAsOwner({ name }: Schema): string {
+  return `do $holdfast$
+declare
+  v_owner name := (select tableowner from pg_tables where schemaname = '${name}' and tablename = 'meta');
+begin
+  if v_owner <> current_user then
+    execute format('set local role %I', v_owner);
+  end if;
+end $holdfast$;`
 }
 
 /** For the transaction of the last step: replaces the functions, and renews the grants, so that they cover what is new. */
@@ -84,17 +100,17 @@ export function functionsAndRights(schema: Schema, texts: readonly string[]): st
   return `${replaceFunctions(schema, texts)}${renewedGrants(schema)}`
 }
 
-export function recordFirst(made: Release): string {
-  const values = `${made.steps.length}, ${minClientOf(made.steps)}, '${stepsHash(made.steps)}', '${functionsHash(made)}'`
+export function recordFirst(schema: Schema, made: Release): string {
+  const values = `${made.steps.length}, ${minClientOf(made.steps)}, '${stepsHash(made.steps)}', '${functionsHash(schema, made)}'`
   return `insert into holdfast.meta (schema, min_client, steps_hash, functions_hash) values (${values})`
 }
 
 /** Before the last step the functions are still those of the installed release. */
-export function record(made: Release, version: number): string {
+export function record(schema: Schema, made: Release, version: number): string {
   const reached = made.steps.slice(0, version)
   const set = `schema = ${version}, min_client = ${minClientOf(reached)}, steps_hash = '${stepsHash(reached)}'`
   const isLast = version === made.steps.length
-  return `update holdfast.meta set ${set}${isLast ? `, functions_hash = '${functionsHash(made)}'` : ''}`
+  return `update holdfast.meta set ${set}${isLast ? `, functions_hash = '${functionsHash(schema, made)}'` : ''}`
 }
 
 export function minClientOf(upTo: readonly Step[]): number {
@@ -105,8 +121,9 @@ export function stepsHash(upTo: readonly Step[]): string {
   return hash(upTo.map(({ sql }) => sql))
 }
 
-export function functionsHash({ functions: texts }: Release): string {
-  return hash(texts)
+/** Of the texts as they are in this schema, with its name and its locks: a schema that was renamed has other functions. */
+export function functionsHash(schema: Schema, { functions: texts }: Release): string {
+  return hash(texts.map((text) => schema.sql(text)))
 }
 
 function hash(texts: readonly string[]): string {

@@ -55,28 +55,38 @@ function namesOf(functions: readonly string[]): readonly string[] {
   return functions.map((each) => each.replace(/\(.*/, ''))
 }
 
-/** Only for the functions that `meta.functions` lists: others in the schema are the application's. */
+/** A function without its schema, as `meta.functions` has it. Written with `quote_all_identifiers` off. */
+export const signature = `format('%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid))`
+
+/** Functions that `meta.functions` lists, in this schema: others there are the application's. */
+export function ourFunctions(schema: Schema): string {
+  return `from pg_proc p, ${schema.quoted}.meta m
+     where p.pronamespace = '${schema.quoted}'::regnamespace and ${signature} = any (m.functions)`
+}
+
 export function hardenFunctions(schema: Schema): string {
+  const plain = ownersFunctions.filter((name) => !name.includes('('))
+  const overloads = ownersFunctions.filter((name) => name.includes('('))
+  const isOwners = `(p.proname = any ('{${plain}}')
+       or p.oid = any (array[${overloads.map((name) => `to_regprocedure('${schema.quoted}.${name}')`)}]::oid[]))`
   return `do $holdfast$
 declare
   v_function regprocedure;
 begin
-  for v_function in
-    select p.oid from ${schema.quoted}.meta m, unnest(m.functions) u(signature)
-      join pg_proc p on p.oid = to_regprocedure(u.signature)
-  loop
+  set local quote_all_identifiers = off;
+  for v_function in select p.oid ${ourFunctions(schema)} loop
     execute format('revoke execute on function %s from public', v_function);
   end loop;
+  for v_function in select p.oid ${ourFunctions(schema)} and ${isOwners} loop
+    execute format('alter function %s security definer', v_function);
+  end loop;
 end $holdfast$;
-${ownersFunctions.map((name) => `alter function ${schema.quoted}.${name} security definer;`).join('\n')}
 do $holdfast$
 declare
   v_function regprocedure;
 begin
   for v_function in
-    select p.oid from ${schema.quoted}.meta m, unnest(m.functions) u(signature)
-      join pg_proc p on p.oid = to_regprocedure(u.signature)
-     where p.prosecdef or p.proconfig is not null or p.proname = 'record_flush'
+    select p.oid ${ourFunctions(schema)} and (p.prosecdef or p.proconfig is not null or p.proname = 'record_flush')
   loop
     execute format('alter function %s set search_path = pg_catalog, pg_temp', v_function);
   end loop;
@@ -110,6 +120,11 @@ function unknownUse(use: string): HoldfastError {
 }
 
 function checkRole(name: unknown): string {
+  if (name === 'public') {
+    const message =
+      'public is every role, and grants to it would not outlive a migration. Name the roles that use the store.'
+    throw new HoldfastError('INVALID_OPTION', message, { option: 'roles', value: name })
+  }
   if (typeof name === 'string' && /^[^\0'\\$]+$/.test(name) && Buffer.byteLength(name) <= 63) return name
   throw new HoldfastError(
     'INVALID_OPTION',
@@ -136,6 +151,7 @@ function grantsOf(schema: Schema, role: string, uses: readonly RoleUse[]): strin
     ...all(schema).map((kind) => `revoke all on ${kind} from ${to};`),
     uses.length === 0 ? `revoke usage on schema ${schema.quoted} from ${to};` : '',
     ...uses.flatMap((use) => rightsOf(schema, use)).map((right) => `grant ${right} to ${to};`),
+    ...(uses.includes('worker') ? workerLimits(schema, to) : []),
     remembered,
     '',
   ]
@@ -162,6 +178,17 @@ function rightsOf(schema: Schema, use: RoleUse): readonly string[] {
   return [`usage on schema ${schema.quoted}`, ...rights[use]]
 }
 
+/**
+ * A worker writes every table but two: what `meta` and `grantee` say is carried out by migrations, with the owner's rights. Only
+ * the number of the cluster is recorded by workers, after a restore.
+ */
+function workerLimits(schema: Schema, to: string): string[] {
+  return [
+    `revoke insert, update, delete, truncate on ${schema.quoted}.meta, ${schema.quoted}.grantee from ${to};`,
+    `grant update (system_identifier) on ${schema.quoted}.meta to ${to};`,
+  ]
+}
+
 /** Grants again what was granted before, to roles that still exist. */
 export function renewedGrants(schema: Schema): string {
   const grant = (use: RoleUse) =>
@@ -169,6 +196,10 @@ export function renewedGrants(schema: Schema): string {
       const text = `grant ${right.replaceAll('%', '%%')} to %I`
       return `    if '${use}' = any (v_grantee.uses) then execute format('${text}', v_grantee.role); end if;`
     })
+  const limits = workerLimits(schema, '%I').map((text) => {
+    const one = text.replace(/;$/, '')
+    return `    if 'worker' = any (v_grantee.uses) then execute format('${one}', v_grantee.role); end if;`
+  })
   return `do $holdfast$
 declare
   v_grantee record;
@@ -176,7 +207,7 @@ begin
   for v_grantee in
     select g.role, g.uses from ${schema.quoted}.grantee g join pg_roles r on r.rolname = g.role order by g.role
   loop
-${[...grant('producer'), ...grant('worker'), ...grant('reader')].join('\n')}
+${[...grant('producer'), ...grant('worker'), ...limits, ...grant('reader')].join('\n')}
   end loop;
 end $holdfast$;
 `

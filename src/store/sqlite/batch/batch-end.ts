@@ -1,5 +1,5 @@
-// What follows when items have ended: that their batch is finished, or that too many have failed. It is looked at after
-// each request, for every batch whose items it changed.
+// When items have ended, their batch may be finished, or too many of its items may have failed. This is checked after each
+// request, for every batch whose items the request changed.
 
 import { completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
 import { newId } from '../../../runtime/id.ts'
@@ -8,21 +8,21 @@ import type { SqliteTransaction } from '../transaction.ts'
 import { type BatchRow, flagsOf, targetOf } from './batches.ts'
 import { stepChore } from './chores.ts'
 
-export function conclude(tx: SqliteTransaction): void {
-  for (let nos = tx.batches.takeUnjudged(); nos.length > 0; nos = tx.batches.takeUnjudged()) {
-    for (const no of nos) judge(tx, no)
+export function checkBatches(tx: SqliteTransaction): void {
+  for (let nos = tx.batches.takeUnchecked(); nos.length > 0; nos = tx.batches.takeUnchecked()) {
+    for (const no of nos) check(tx, no)
   }
 }
 
-function judge(tx: SqliteTransaction, no: number): void {
-  giveUpIfHopeless(tx, no)
+function check(tx: SqliteTransaction, no: number): void {
+  cancelIfTooManyFailed(tx, no)
   const row = tx.batches.get(no)
   if (!row || !isOver(row)) return
   if (row.is_deleted !== 0) remove(tx, row)
   else if (row.is_closed !== 0 && row.finished_at === null) finish(tx, row)
 }
 
-function giveUpIfHopeless(tx: SqliteTransaction, no: number): void {
+function cancelIfTooManyFailed(tx: SqliteTransaction, no: number): void {
   const row = tx.batches.get(no)
   if (row?.is_cancelled !== 0 || row.finished_at !== null) return
   if (!failsTooOften(row.fail_share, flagsOf(row), row)) return
@@ -57,7 +57,7 @@ function remove(tx: SqliteTransaction, row: BatchRow): void {
   tx.batches.drop(row)
 }
 
-/** Nothing of it starts from now on; what waits or runs is ended in steps. */
+/** No item starts from now on. Items that wait or run are ended in steps. */
 export function beginCancel(tx: SqliteTransaction, row: BatchRow, reason: string | null): void {
   tx.batches.resume(row)
   row.is_cancelled = 1

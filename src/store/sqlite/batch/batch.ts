@@ -1,4 +1,4 @@
-// What people do to batches: open one, add items, steer it.
+// Operations on batches: open one, add items, control it (close, pause, resume, cancel, retry failed items, delete).
 
 import { isRefused, type Refused } from '../../../errors.ts'
 import { type BatchRecord, type BatchSettings, batchState } from '../../../job/batch.ts'
@@ -16,7 +16,7 @@ export function openBatch(tx: SqliteTransaction, settings: BatchSettings): Opene
     tx.batches.writeAmounts(known)
     return { batch: toBatch(known), created: false }
   }
-  tx.batches.flush() // a key that was given up in this transaction is free
+  tx.batches.flush() // so that a key that a deletion in this transaction has freed can be used
   const no = tx.nextNumber()
   tx.db.run(
     `insert into holdfast_batch (no, id, name, key, concurrency, fail_share, on_complete, retain_ms, created_at)
@@ -51,23 +51,23 @@ export function addItems(tx: SqliteTransaction, { batch: id, at, jobs }: ItemsRe
   return { submitted: after.submitted, enqueued }
 }
 
-/** `more`: its chore is not done yet, and `batchChore` goes on with it. */
-export interface Steered {
+/** `more`: the chore is not finished; `batchChore` continues it. */
+export interface ControlledBatch {
   readonly batch: BatchRecord
   readonly more: boolean
 }
 
-export function controlBatch(tx: SqliteTransaction, request: ControlBatchRequest): Steered | Refused {
+export function controlBatch(tx: SqliteTransaction, request: ControlBatchRequest): ControlledBatch | Refused {
   const row = tx.batches.find(request.batch)
   if (!row) return batchNotFound(request.batch)
   if (isTooLate(row, request.as)) return cannotControlBatch(row.id, request.as, batchState(flagsOf(row)))
-  steer(tx, row, request)
+  applyAction(tx, row, request)
   tx.batches.touch(row)
   const { no } = row
   const more = stepChore(tx, no)
   const last = tx.batches.get(no) as BatchRow
-  tx.settleUp()
-  const after = tx.batches.get(no) ?? last // it may be gone already
+  tx.applyConsequences()
+  const after = tx.batches.get(no) ?? last // undefined: the batch was deleted
   tx.batches.writeAmounts(after)
   return { batch: toBatch(after), more }
 }
@@ -77,7 +77,7 @@ export function batchChore(tx: SqliteTransaction, id: string): boolean {
   return row !== undefined && stepChore(tx, row.no)
 }
 
-/** A batch that has ended stays as it is. */
+/** Whether the batch has ended in a way that rules out this action. */
 function isTooLate({ finished_at, is_cancelled }: BatchRow, as: BatchAction): boolean {
   const isCancelled = is_cancelled !== 0
   if (as === 'pause' || as === 'resume') return isCancelled || finished_at !== null
@@ -85,7 +85,7 @@ function isTooLate({ finished_at, is_cancelled }: BatchRow, as: BatchAction): bo
   return as === 'retryFailed' && isCancelled
 }
 
-function steer(tx: SqliteTransaction, row: BatchRow, { as, by, reason }: ControlBatchRequest): void {
+function applyAction(tx: SqliteTransaction, row: BatchRow, { as, by, reason }: ControlBatchRequest): void {
   if (as === 'close') row.is_closed = 1
   if (as === 'pause') pause(tx, row, by)
   if (as === 'resume') tx.batches.resume(row)
@@ -98,16 +98,16 @@ function pause(tx: SqliteTransaction, row: BatchRow, by: string | null): void {
   if (row.paused_at !== null) return
   row.paused_at = tx.now
   row.paused_by = by
-  row.chore ??= 'return' // or once that chore is done
+  row.chore ??= 'return' // if there is another chore, `stepChore` sets this one when that is done
 }
 
-/** From the beginning, also where one is half done: what it has brought back may have died again. */
+/** Starts at the first item, even if a retry is half done: items that it has revived may have died again. */
 function beginRetry(row: BatchRow): void {
   row.chore = 'retry'
   row.chore_after = 0
 }
 
-/** Nobody finds it any more; it goes with the last of its items. */
+/** From now on no read finds the batch. Its row is deleted together with its last item. */
 function beginDelete(row: BatchRow): void {
   if (row.finished_at === null) row.is_cancelled = 1
   row.is_closed = 1

@@ -1,14 +1,20 @@
-// Batches: what their items count, and which of their lanes are open. Items that are ready lie in ranges of their own; for
-// each range there is a lane, which tells claims that there may be something in it. A lane is closed while its batch is
-// paused, cancelled or has no room: so a claim never looks at items that it may not take, and pausing touches no item.
+// Batches: the counts of their items, and which of their lanes are open.
 //
-// Items with a limit key. An item is admitted to its key only when its batch can start it, or it would keep others of that key
-// waiting while it waits itself. So a batch admits as many as its concurrency leaves beside those that run and those that are
-// ready, keyed or not; without a concurrency, any number; while it is paused, cancelled or deleted, none. Two events let an item
-// in: its key gets room (`keys.ts`), or its batch does. For the second, each line of items that waits for the batch alone
-// has a row in `holdfast_batch_wait`. What changes a batch's row looks at them before the transaction ends, and a sweep goes on
-// where there are many. Everything happens in the transaction that makes room, so a crash leaves nothing half done.
-// A pause returns the slots of items that are ready: they go back to their places in the lines, in steps.
+// LANES. Ready items are in ranges of their own. Each range has a lane row, by which a claim finds it. A lane is closed while its
+// batch is paused, cancelled or has no free slot. So a claim never reads items that it may not take, and a pause writes no item.
+//
+// ITEMS WITH A LIMIT KEY. An item gets a slot of its key only if its batch can start it. Otherwise it would occupy the slot while
+// it waits for its batch. How many items a batch admits:
+//
+// - with a concurrency: what that leaves beside the items that run and those that are ready, with or without a key;
+// - without a concurrency: any number;
+// - while it is paused, cancelled or deleted: none.
+//
+// Two events admit an item: its key gets a free slot (`limits/admit.ts`), or its batch does. For the second event, each
+// waiting list (batch, queue, key) that waits for its batch alone has a row in `holdfast_batch_wait`. A transaction that changes
+// a batch's row reads these rows before it ends; if there are many, a sweep continues. All of this happens in the transaction
+// that frees the slot, so a crash leaves nothing half done. A pause frees the slots of ready items: in steps, they are held again
+// at the places that they had before.
 //
 // Rows are read once in a transaction and written at its end.
 
@@ -37,14 +43,14 @@ export interface BatchRow extends Mutable<ItemCounts> {
   readonly concurrency: number | null
   readonly fail_share: number | null
   readonly on_complete: string | null
-  /** null: for ever. */
+  /** null: forever. */
   readonly retain_ms: number | null
   is_closed: number
   is_cancelled: number
   is_deleted: number
-  /** Its lanes, as they were written. */
+  /** Whether its lanes are open, as stored. */
   is_open: number
-  /** Whether lines of its items may wait for it. */
+  /** Whether `holdfast_batch_wait` may have rows of this batch. */
   has_wait: number
   ready: number
   round: number
@@ -71,18 +77,18 @@ export class BatchLedger {
   readonly #tx: SqliteTransaction
   readonly #rows = new Map<number, BatchRow | null>()
   readonly #touched = new Set<BatchRow>()
-  /** Whether they are finished has yet to be looked at. */
-  readonly #unjudged = new Set<BatchRow>()
+  /** Changed batches that `checkBatches` has not checked yet. */
+  readonly #unchecked = new Set<BatchRow>()
   readonly #lanes = new Set<string>()
   readonly #amounts = new Map<string, Map<string, number>>()
-  /** Lines may wait for them, and they may have room. */
+  /** Changed batches that may have free slots, and whose held items may wait for them. */
   readonly #gaining = new Set<BatchRow>()
 
   constructor(tx: SqliteTransaction) {
     this.#tx = tx
   }
 
-  /** Undefined where there is none, or none any more. */
+  /** Undefined if there is no such batch, or it was deleted. */
   get(no: number): BatchRow | undefined {
     if (no === 0) return undefined
     const known = this.#rows.get(no)
@@ -101,13 +107,13 @@ export class BatchLedger {
   findByKey(key: string): BatchRow | undefined {
     const found = this.#tx.bare.get<{ no: number }>('select no from holdfast_batch where key = ?', key)
     const row = found && this.get(found.no)
-    return row?.key === key ? row : undefined // it may have been deleted just now
+    return row?.key === key ? row : undefined // this transaction may have deleted it
   }
 
-  /** Something about it was changed, or is about to be. */
+  /** The row was changed, or is about to be. */
   touch(row: BatchRow): void {
     this.#touched.add(row)
-    this.#unjudged.add(row)
+    this.#unchecked.add(row)
     if (row.has_wait !== 0) this.#gaining.add(row)
   }
 
@@ -125,7 +131,7 @@ export class BatchLedger {
     if (row) row.started_at ??= this.#tx.now
   }
 
-  /** Its pause is over, if there is one: somebody resumes it, or it ends. */
+  /** Ends its pause, if there is one: the batch is resumed, or ends. */
   resume(row: BatchRow): void {
     const { paused_at, started_at } = row
     if (paused_at === null) return
@@ -135,8 +141,8 @@ export class BatchLedger {
     if (row.chore === 'return') row.chore = null
   }
 
-  /** Items of it that have ended wait again. The time since it was finished counts as paused. */
-  rearm(row: BatchRow): void {
+  /** Ended items wait again: a finished batch begins its next round. The time since it was finished counts as paused. */
+  beginRound(row: BatchRow): void {
     if (row.finished_at === null) return
     if (row.started_at !== null) row.paused_ms += Math.max(0, this.#tx.now - row.finished_at)
     row.finished_at = null
@@ -145,7 +151,7 @@ export class BatchLedger {
     this.touch(row)
   }
 
-  /** An item has ended so; `-1`: it is taken out of the counts again. */
+  /** Counts the annotations of an item that has ended; `-1` subtracts them again. */
   annotation(no: number, { outcome, warning }: Annotations, change: 1 | -1): void {
     const row = this.get(no)
     if (!row) return
@@ -169,7 +175,7 @@ export class BatchLedger {
     else amounts.set(name, sum)
   }
 
-  /** Items of this batch may be ready there. */
+  /** Items of this batch may be ready in this queue at this priority. */
   openLane(no: number, queue: number, priority: number): void {
     const name = `${no} ${queue} ${priority}`
     if (this.#lanes.has(name)) return
@@ -184,7 +190,7 @@ export class BatchLedger {
     )
   }
 
-  /** Nothing is ready there. */
+  /** The lane's row was deleted, because nothing is ready in it. */
   forgetLane(no: number, queue: number, priority: number): void {
     this.#lanes.delete(`${no} ${queue} ${priority}`)
   }
@@ -194,22 +200,22 @@ export class BatchLedger {
   }
 
   /** How many more items of a batch may run. */
-  room(no: number): number {
+  freeSlots(no: number): number {
     const row = this.get(no)
     if (!row) return Number.POSITIVE_INFINITY
     if (row.is_cancelled !== 0 || row.paused_at !== null) return 0
     return row.concurrency === null ? Number.POSITIVE_INFINITY : Math.max(0, row.concurrency - row.running)
   }
 
-  /** How many more items may be admitted to their keys: the batch could start them now. */
-  admissionRoom(no: number): number {
+  /** How many more items may get a slot of their limit key: the batch could start them now. */
+  admissionSlots(no: number): number {
     const row = this.get(no)
     if (!row) return Number.POSITIVE_INFINITY
     if (row.is_deleted !== 0) return 0
-    return this.room(no) - (row.concurrency === null ? 0 : row.ready)
+    return this.freeSlots(no) - (row.concurrency === null ? 0 : row.ready)
   }
 
-  /** Items of this line wait for their batch alone; the first has this place. */
+  /** Held items of this limit key wait for their batch alone; the first of them has this place. */
   wait(no: number, queue: number, key: string, { priority, ord }: { priority: number; ord: number }): void {
     const row = this.get(no)
     if (!row) return
@@ -220,7 +226,7 @@ export class BatchLedger {
     this.touch(row)
   }
 
-  /** Batches with room admit items that wait only for them. Answers whether there may be more. */
+  /** Batches with free slots admit items that wait only for them. Returns whether there may be more. */
   admitWaiting(): boolean {
     if (this.#gaining.size === 0) return false
     const rows = [...this.#gaining]
@@ -228,32 +234,32 @@ export class BatchLedger {
     return rows.map((row) => this.#admitItems(row)).includes(true)
   }
 
-  /** Each line is looked at once, however the choice among its jobs turns out. */
+  /** Each waiting list is read once, whether or not one of its jobs is admitted. */
   #admitItems(row: BatchRow): boolean {
-    for (let left = linesMax; left > 0; ) {
-      const room = Math.min(this.admissionRoom(row.no), left)
-      if (room <= 0) return false
-      const lines = this.#tx.bare.all<WaitingLine>(selectWaiting, row.no, room)
-      if (lines.length === 0) {
+    for (let left = waitingListsMax; left > 0; ) {
+      const slots = Math.min(this.admissionSlots(row.no), left)
+      if (slots <= 0) return false
+      const lists = this.#tx.bare.all<WaitingList>(selectWaiting, row.no, slots)
+      if (lists.length === 0) {
         row.has_wait = 0
         this.touch(row)
         return false
       }
-      for (const line of lines) {
+      for (const list of lists) {
         this.#tx.bare.run(
           'delete from holdfast_batch_wait where batch = ? and queue = ? and key = ?',
           row.no,
-          line.queue,
-          line.key,
+          list.queue,
+          list.key,
         )
       }
-      for (const { queue, key } of lines) this.#tx.keys.admitAgain(this.#tx.queueByNo(queue), key)
-      left -= lines.length
+      for (const { queue, key } of lists) this.#tx.keys.admitAgain(this.#tx.queueByNo(queue), key)
+      left -= lists.length
     }
     return true
   }
 
-  /** Lines that were left waiting for batches that have room, because there were so many. */
+  /** Continues with waiting lists that `#admitItems` has left over because there were too many for one transaction. */
   resumeWaiting(): boolean {
     this.flush()
     const rows = this.#tx.db.all<{ no: number }>('select no from holdfast_batch where has_wait = 1 and is_open = 1')
@@ -264,24 +270,24 @@ export class BatchLedger {
     return this.admitWaiting()
   }
 
-  /** Those that changed since this was asked. */
-  takeUnjudged(): number[] {
-    if (this.#unjudged.size === 0) return []
-    const nos = Array.from(this.#unjudged, ({ no }) => no)
-    this.#unjudged.clear()
+  /** The batches that have changed since the last call. */
+  takeUnchecked(): number[] {
+    if (this.#unchecked.size === 0) return []
+    const nos = Array.from(this.#unchecked, ({ no }) => no)
+    this.#unchecked.clear()
     return nos
   }
 
-  /** It is gone from the database. */
+  /** Its row was deleted from the database. */
   drop(row: BatchRow): void {
     this.#rows.set(row.no, null)
     this.#gaining.delete(row)
     this.#tx.db.run('delete from holdfast_batch_wait where batch = ?', row.no)
     this.#touched.delete(row)
-    this.#unjudged.delete(row)
+    this.#unchecked.delete(row)
   }
 
-  /** The same, by its number. */
+  /** `drop`, by number. */
   dropNo(no: number): void {
     const row = this.get(no)
     if (row) this.drop(row)
@@ -293,7 +299,7 @@ export class BatchLedger {
   }
 
   #write(row: BatchRow): void {
-    const isOpen = this.room(row.no) > 0 ? 1 : 0
+    const isOpen = this.freeSlots(row.no) > 0 ? 1 : 0
     if (isOpen !== row.is_open) this.#setOpen(row, isOpen)
     this.writeAmounts(row)
     this.#tx.bare.run(
@@ -340,7 +346,7 @@ export class BatchLedger {
     }
   }
 
-  /** Whoever waits for jobs of these queues is told that there are some. */
+  /** When lanes open, workers that wait for jobs of their queues are woken. */
   #setOpen(row: BatchRow, isOpen: number): void {
     row.is_open = isOpen
     this.#tx.bare.run('update holdfast_lane set open = ? where batch = ?', isOpen, row.no)
@@ -352,21 +358,22 @@ export class BatchLedger {
     }
   }
 
-  /** What was gathered since the last flush was undone. */
+  /** The changes since the last flush were rolled back. */
   forget(): void {
     this.#rows.clear()
     this.#touched.clear()
-    this.#unjudged.clear()
+    this.#unchecked.clear()
     this.#lanes.clear()
     this.#amounts.clear()
     this.#gaining.clear()
   }
 }
 
-/** Lines of one batch that are looked at in one go; a sweep goes on. */
-const linesMax = 1_000
+/** Waiting lists of one batch that one transaction reads; a sweep continues. */
+const waitingListsMax = 1_000
 
-interface WaitingLine {
+/** Held items of one batch and one limit key. */
+interface WaitingList {
   readonly queue: number
   readonly key: string
 }
@@ -398,7 +405,7 @@ export function toBatch(row: BatchRow): BatchRecord {
   }
 }
 
-/** What was damaged tells nobody. */
+/** A damaged value counts as no target. */
 export function targetOf({ on_complete }: BatchRow): CompletionTarget | null {
   const target = on_complete === null ? null : decodeJson(on_complete)
   return isPlainObject(target) ? (target as CompletionTarget) : null

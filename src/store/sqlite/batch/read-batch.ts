@@ -1,11 +1,10 @@
-// Reads of batches. Both pages look at a bounded number of rows: one may come back with less than was asked for, and a
-// mark to go on from.
+// Reads of batches. Both kinds of page read a bounded number of rows. So a page may hold fewer entries than requested, together
+// with a mark to continue from.
 
-import { toError } from '../../../errors.ts'
 import { type BatchRecord, batchState } from '../../../job/batch.ts'
 import type { JobState } from '../../../job/record.ts'
 import { decodeAnnotations } from '../../../job/stored.ts'
-import { unknownMark } from '../../refusals.ts'
+import { decodeCursor, encodeCursor } from '../../page-cursor.ts'
 import type { BatchesPage, BatchesQuery, BatchName, ItemsQuery, JobsPage } from '../../store.ts'
 import { readRecord } from '../read.ts'
 import type { SqliteTransaction } from '../transaction.ts'
@@ -19,7 +18,8 @@ export function readBatch(tx: SqliteTransaction, name: BatchName): BatchRecord |
 }
 
 export function readBatches(tx: SqliteTransaction, { state, limit, after }: BatchesQuery): BatchesPage {
-  const [from] = after === null ? [Number.MAX_SAFE_INTEGER] : decodeMark(after, 1)
+  const [from] =
+    after === null ? [Number.MAX_SAFE_INTEGER] : decodeCursor<[no: number]>(after, (value) => isIntegers(value, 1))
   const rows = tx.db.all<BatchRow>(
     'select * from holdfast_batch where no < ? and is_deleted = 0 order by no desc limit +?',
     from,
@@ -30,7 +30,7 @@ export function readBatches(tx: SqliteTransaction, { state, limit, after }: Batc
   const isCut = found.length > limit
   const isMore = isCut || (state !== null && rows.length === looksMax)
   const last = isCut ? page.at(-1) : rows.at(-1)
-  return { batches: page.map(toBatch), next: isMore && last ? encodeMark([last.no]) : null }
+  return { batches: page.map(toBatch), next: isMore && last ? encodeCursor([last.no]) : null }
 }
 
 interface ItemRow {
@@ -39,12 +39,12 @@ interface ItemRow {
   readonly annotations: string | null
 }
 
-/** Those that have ended, in the order of their submission, and then those that have not. */
+/** Items that have ended, in the order of submission, then those that have not. */
 export function readItems(tx: SqliteTransaction, query: ItemsQuery): JobsPage {
   const { limit, after } = query
   const batch = tx.batches.find(query.batch)
   const found: Place[] = []
-  let place: Place | null = after === null ? [0, 0] : toPlace(decodeMark(after, 2))
+  let place: Place | null = after === null ? [0, 0] : decodeCursor<Place>(after, isPlace)
   for (let looks = looksMax; batch && place && looks > 0 && found.length < limit; ) {
     const rows: ItemRow[] = tx.db.all(
       place[0] === 0 ? selectEnded : selectLive,
@@ -62,16 +62,15 @@ export function readItems(tx: SqliteTransaction, query: ItemsQuery): JobsPage {
   }
   return {
     jobs: found.map(([, seq]) => readRecord(tx, seq)).filter((job) => job !== undefined),
-    next: batch && place && hasMore(tx, batch.no, place) ? encodeMark(place) : null,
+    next: batch && place && hasMore(tx, batch.no, place) ? encodeCursor(place) : null,
   }
 }
 
-/** 0 and a number among those that have ended, or 1 and one among those that have not. */
+/** Phase 0 reads items that have ended, phase 1 those that have not; `seq` is the last one read in that phase. */
 type Place = readonly [phase: number, seq: number]
 
-function toPlace([phase, seq]: readonly number[]): Place {
-  if (phase !== 0 && phase !== 1) throw toError(unknownMark())
-  return [phase, seq as number]
+function isPlace(value: readonly unknown[]): boolean {
+  return isIntegers(value, 2) && (value[0] === 0 || value[0] === 1)
 }
 
 const step = 500
@@ -96,22 +95,12 @@ function isAskedFor(row: ItemRow, { state, outcome, warning }: ItemsQuery): bool
   )
 }
 
-/** Nothing is promised of the page that comes: it may be empty. */
+/** Whether rows follow. The next page may still be empty, because its filter may match none of them. */
 function hasMore(tx: SqliteTransaction, no: number, [phase, seq]: Place): boolean {
   const isThere = (sql: string, from: number) => tx.db.all(sql, no, from, 1).length > 0
   return phase === 0 ? isThere(selectEnded, seq) || isThere(selectLive, 0) : isThere(selectLive, seq)
 }
 
-function encodeMark(mark: readonly number[]): string {
-  return Buffer.from(JSON.stringify(mark)).toString('base64url')
-}
-
-function decodeMark(text: string, length: number): [number, ...number[]] {
-  try {
-    const mark = JSON.parse(Buffer.from(text, 'base64url').toString())
-    if (Array.isArray(mark) && mark.length === length && mark.every(Number.isSafeInteger)) return mark as [number]
-  } catch {
-    // falls through: not one of ours
-  }
-  throw toError(unknownMark())
+function isIntegers(value: readonly unknown[], length: number): boolean {
+  return value.length === length && value.every(Number.isSafeInteger)
 }

@@ -1,21 +1,22 @@
-// A connection of better-sqlite3, in the shapes of `node:sqlite` that the store is written for. What differs by necessity:
+// A connection of better-sqlite3 with the interface of `node:sqlite`, for which the store is written. The libraries differ:
 //
-// - `run` refuses a statement that returns rows, and `get` one that returns none; in `node:sqlite` each takes both.
-// - `?1` has a name there and no position, so its values are bound by name. A name is bound without its first character.
-// - While rows are iterated, the connection runs nothing else. So `iterate` reads all rows first; its statements have a limit.
-// - The path of an open file is asked of SQLite: `name` is the path as it was given, in the working directory of that time.
-// - An error has SQLite's code as a word; `primaryCode` reads both forms.
+// - `run` refuses a statement that returns rows, and `get` refuses one that returns none. In `node:sqlite` both are allowed.
+// - `?1` is a named parameter and has no position, so its values are bound by name, without the question mark.
+// - While rows are iterated, the connection can run no other statement. So `iterate` reads all rows first. All statements of the
+//   store that are iterated have a limit.
+// - `name` is the path as it was given, relative to the working directory of that time. So SQLite is asked for the path.
+// - An error has the result code of SQLite as a word. `primaryCode` reads both forms.
 //
-// The library is known by its shape, and loaded only where it is the store's driver. It is no dependency of ours: an application
-// that uses it has it installed.
+// Connections are recognised by their methods. The library is loaded only if it is the driver of the store: it is an optional
+// peer dependency, which the application installs.
 
-import { createRequire } from 'node:module'
+import { join } from 'node:path'
 import type { SQLInputValue, SQLOutputValue } from 'node:sqlite'
 import { HoldfastError } from '../../../errors.ts'
 import { parametersOf } from '../statement.ts'
 import type { SyncDatabase, SyncStatement } from './driver.ts'
 
-/** As far as it is used here. */
+/** The part of a connection that is used here. */
 export interface BetterSqlite3Database {
   readonly open: boolean
   readonly inTransaction: boolean
@@ -38,17 +39,44 @@ export type BetterSqlite3Class = new (
   options: { readonly readonly: boolean; readonly timeout: number },
 ) => BetterSqlite3Database
 
-export function requireBetterSqlite3(): BetterSqlite3Class {
+/** No name `createRequire` at the top level: the banner of a bundle that contains pg declares that name. */
+function requireFrom(place: string): NodeJS.Require {
+  return process.getBuiltinModule('node:module').createRequire(place)
+}
+
+/** Loads the library, from `file` if that is given. */
+export function requireBetterSqlite3(file: string = findBetterSqlite3()): BetterSqlite3Class {
   try {
-    return createRequire(import.meta.url)('better-sqlite3') as BetterSqlite3Class
+    return requireFrom(file)(file) as BetterSqlite3Class
   } catch (cause) {
-    throw new HoldfastError(
-      'INVALID_OPTION',
-      "driver is 'better-sqlite3', and that package cannot be loaded: npm install better-sqlite3, or leave out driver.",
-      { option: 'driver' },
-      { cause },
-    )
+    throw notLoaded(cause)
   }
+}
+
+/**
+ * The file of the library, as seen from this module. A CommonJS bundle has no `import.meta.url`: there it is looked for from the
+ * file of the program, then from the working directory.
+ */
+export function findBetterSqlite3(): string {
+  const places = [import.meta.url as string | undefined, process.argv[1], join(process.cwd(), 'program.js')]
+  const failures: unknown[] = []
+  for (const place of places) {
+    try {
+      if (place !== undefined) return requireFrom(place).resolve('better-sqlite3')
+    } catch (error) {
+      failures.push(error)
+    }
+  }
+  throw notLoaded(failures[0])
+}
+
+function notLoaded(cause: unknown): HoldfastError {
+  return new HoldfastError(
+    'INVALID_OPTION',
+    "driver is 'better-sqlite3', and that package cannot be loaded: npm install better-sqlite3, or leave out driver.",
+    { option: 'driver' },
+    { cause },
+  )
 }
 
 export function isBetterSqlite3(value: unknown): value is BetterSqlite3Database {
@@ -82,11 +110,11 @@ export class BetterSqlite3 implements SyncDatabase {
   }
 
   /**
-   * By the pragma itself. Its table, `pragma_database_list`, would begin to read. A transaction that has read does not wait while
-   * another connection writes: SQLITE_BUSY at once, in 14 of 60 runs of a producer beside two waiting claims.
+   * Uses the pragma itself, because a query on `pragma_database_list` starts a read. If a transaction has read and another
+   * connection writes, its first write fails at once with SQLITE_BUSY: in 14 of 60 runs of a producer beside two waiting claims.
    */
   location(): string | null {
-    const main = this.prepare('pragma database_list').all()[0] // the first is `main`
+    const main = this.prepare('pragma database_list').all()[0] // the first row is `main`
     return (main?.['file'] as string | null | undefined) || null
   }
 
@@ -98,11 +126,11 @@ export class BetterSqlite3 implements SyncDatabase {
 class Statement implements SyncStatement {
   readonly sourceSQL: string
   readonly #statement: BetterSqlite3Statement
-  /** The numbers of `?1`, in order; empty: parameters have positions. */
+  /** The numbers of parameters like `?1`, in order; empty: parameters have positions. */
   readonly #numbers: readonly number[]
 
   constructor(statement: BetterSqlite3Statement, sql: string) {
-    this.sourceSQL = sql.split('\0', 1)[0] as string // where SQLite stops to read
+    this.sourceSQL = sql.split('\0', 1)[0] as string // SQLite stops reading at a NUL
     this.#statement = statement
     this.#numbers = [...parametersOf(sql).numbered.values()]
     if (statement.reader) statement.safeIntegers(false)
@@ -145,7 +173,7 @@ class Statement implements SyncStatement {
   }
 }
 
-/** It takes a Buffer, and no other view of bytes. */
+/** better-sqlite3 binds a Buffer, and refuses other views of bytes. */
 function toBytes(value: unknown): unknown {
   if (!ArrayBuffer.isView(value) || Buffer.isBuffer(value)) return value
   return Buffer.from(value.buffer, value.byteOffset, value.byteLength)

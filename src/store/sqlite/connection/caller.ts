@@ -1,8 +1,9 @@
-// Enqueue in the caller's own transaction: a connection on the same file, by the library that the store uses, with a transaction
-// open. Everything is done when `enqueueIn` returns, so that the caller may commit before it awaits anything, and no statement of
-// the caller's comes in between.
+// Enqueue in the caller's own transaction: a connection on the same file, of the library that the store uses, with a transaction
+// open. All statements have run when `enqueueIn` returns. So the caller may commit before it awaits anything, and no statement of
+// the caller runs between them.
 //
-// The caller's commit tells nobody. It touches the log like every commit, and the store's thread watches that (`wake.ts`).
+// The store is not called when the caller commits. The commit writes to the log, and the store's thread watches the log
+// (`wake.ts`).
 
 import { statSync } from 'node:fs'
 import { adapterHint } from '../../../adapters/hint.ts'
@@ -13,14 +14,14 @@ import { define } from '../define.ts'
 import { enqueue } from '../enqueue.ts'
 import { SqliteTransaction } from '../transaction.ts'
 import { BetterSqlite3, isBetterSqlite3, requireBetterSqlite3 } from './better-sqlite3.ts'
-import { Connection } from './connection.ts'
 import { driverOf, type FileToOpen, type SqliteDriver, type SyncDatabase } from './driver.ts'
+import { Connection } from './statements.ts'
 
 export interface CallerEnqueue extends EnqueueRequest {
   readonly now: number
-  /** What the store is to know of the queue; null: nothing, or it knows. */
+  /** The definition to store with the jobs; null: there is none, or it is stored already. */
   readonly settings: QueueSettings | null
-  /** The version that these settings had when they were last defined so; 0: never. */
+  /** The version of the queue after this process last stored these settings; 0: it never did. */
   readonly definedAs: number
 }
 
@@ -29,12 +30,12 @@ export interface CallerAnswer {
   readonly definedAs: number
 }
 
-/** What SQLite itself refuses (another process writes, the disk is full) is thrown as it comes, and leaves nothing behind. */
+/** An error of SQLite itself (another process writes, the disk is full) is thrown unchanged, and everything is rolled back. */
 export function enqueueIn(db: SyncDatabase, { jobs, now, settings, definedAs }: CallerEnqueue): CallerAnswer {
   const connection = connectionTo(db)
   return connection.savepoint(() => {
-    // Writes before it reads: a transaction that has looked first cannot write once somebody else has, and SQLite waits
-    // for others as long as the caller's connection says only for one that has not.
+    // Writes before it reads. A transaction that has read first fails at its first write if another transaction has written
+    // since. And SQLite applies the busy timeout of the caller's connection only to a transaction that has not read yet.
     connection.run('update holdfast_meta set next = next')
     const tx = new SqliteTransaction(connection, now)
     const defined = settings === null ? definedAs : defineOnce(tx, settings, definedAs)
@@ -46,14 +47,14 @@ export function enqueueIn(db: SyncDatabase, { jobs, now, settings, definedAs }: 
 }
 
 /**
- * A process defines a queue once. Where it did so in a caller's transaction, it is not told whether that was committed. The version
- * tells:
+ * A process defines a queue once. If it did so in a caller's transaction, it does not know whether that was committed. The
+ * queue's version decides, compared with `definedAs`:
  *
- * - A lower one than it was defined as: the caller has rolled back.
- * - The same: the definition has landed, or the caller has rolled back and another process has taken the number. Defining again
- *   changes nothing in the first case.
- * - A higher one: another process has defined the queue since, and that definition stays. If the caller had rolled back, and others
- *   have defined the queue twice, theirs stays too.
+ * - Lower: the caller has rolled back.
+ * - The same: the definition was committed, or the caller has rolled back and another process has used that version. Defining
+ *   again changes nothing in the first case.
+ * - Higher: another process has defined the queue since, and that definition stays. It also stays if the caller has rolled back
+ *   and other processes have defined the queue twice.
  */
 function defineOnce(tx: SqliteTransaction, settings: QueueSettings, definedAs: number): number | Refused {
   const version = tx.findQueue(settings.name)?.version ?? 0
@@ -62,7 +63,7 @@ function defineOnce(tx: SqliteTransaction, settings: QueueSettings, definedAs: n
   return isRefused(defined) ? defined : defined.version
 }
 
-/** Prepared once for each connection: 33 against 120 µs for an enqueue. */
+/** Statements are prepared once for each connection: 33 against 120 µs for an enqueue. */
 const connections = new WeakMap<SyncDatabase, Connection>()
 
 function connectionTo(db: SyncDatabase): Connection {
@@ -76,17 +77,17 @@ function connectionTo(db: SyncDatabase): Connection {
 
 const probe = 'select 1'
 
-/** Closing a connection ends its statements, and it may have been closed and opened again. */
+/** Closing a connection ends its statements, and the caller may have closed and reopened it. */
 function isAlive(connection: Connection): boolean {
   try {
     connection.get(probe)
     return true
   } catch {
-    return false // what else may be wrong, the first statement of the enqueue meets too
+    return false // any other fault shows again in the first statement of the enqueue
   }
 }
 
-/** The caller's connection, if jobs of this store can go into its transaction. */
+/** Checks that jobs of this store can be enqueued in the transaction of this connection, and returns the connection. */
 export function toCallerConnection(tx: unknown, { path, driver }: FileToOpen): SyncDatabase {
   const db = inShape(tx)
   const given = driverOf(tx)
@@ -127,7 +128,7 @@ const connectionNames: Readonly<Record<SqliteDriver, string>> = {
   'better-sqlite3': 'Database of better-sqlite3',
 }
 
-/** One for each connection, so that its statements are prepared once. */
+/** One wrapper for each connection, so that its statements are prepared once. */
 const shaped = new WeakMap<object, SyncDatabase>()
 
 function inShape(tx: unknown): SyncDatabase | null {
@@ -142,9 +143,9 @@ function notATransaction(message: string, facts: Record<string, unknown> = {}): 
   return new HoldfastError('INVALID_OPTION', message, { option: 'tx', ...facts })
 }
 
-/** By whatever name, link or working directory. */
-function isSameFile(one: string, other: string): boolean {
-  if (one === other) return true
-  const [a, b] = [one, other].map((path) => statSync(path, { bigint: true, throwIfNoEntry: false }))
+/** Also where two names, a link or another working directory lead to one file. */
+function isSameFile(path: string, other: string): boolean {
+  if (path === other) return true
+  const [a, b] = [path, other].map((path) => statSync(path, { bigint: true, throwIfNoEntry: false }))
   return a !== undefined && b !== undefined && a.ino === b.ino && a.dev === b.dev
 }

@@ -1,26 +1,27 @@
-// One connection to one file: how it is opened, how a transaction begins beside other processes, and which commits wait
+// One connection to one file: how it is opened, how a transaction begins while other processes write, and which commits wait
 // for the disk.
 
 import { statSync } from 'node:fs'
 import { HoldfastError } from '../../../errors.ts'
 import { migrate, refuseNewer, requireSchema } from '../schema/migrations.ts'
-import { Connection } from './connection.ts'
 import { openWith, type SqliteDriver, type SyncDatabase } from './driver.ts'
+import { Connection } from './statements.ts'
 
 export interface DatabaseFile {
   readonly path: string
   readonly driver: SqliteDriver
-  /** Nothing is created, migrated or written. */
+  /** The file of better-sqlite3, if that is the driver. */
+  readonly library?: string | undefined
+  /** The store does not create, migrate or write the file. */
   readonly readOnly: boolean
-  /** How long a writer keeps trying while others write. */
+  /** How long a writer retries while other processes write. */
   readonly busyMaxMs: number
 }
 
 export class Database extends Connection {
   readonly path: string
-  /** How long it keeps trying while others write. */
   readonly busyMaxMs: number
-  /** What its statements run on. */
+  /** The connection of the driver, on which all statements run. */
   readonly driverConnection: SyncDatabase
   #synchronous: 'full' | 'normal' = 'full'
 
@@ -38,8 +39,8 @@ export class Database extends Connection {
   }
 
   /**
-   * Runs `work` in one transaction. A durable one is on disk when this returns. One that is not survives the process but
-   * perhaps not the power; the next durable commit takes it along, because both go through the same log in order.
+   * Runs `work` in one transaction. A durable one is on disk when this returns. Any other survives the end of the process, but
+   * may be lost in a power failure. The next durable commit makes it durable too, because both go through the same log in order.
    */
   transaction<T>(durable: boolean, work: () => T): T {
     this.#setSynchronous(durable ? 'full' : 'normal')
@@ -54,7 +55,7 @@ export class Database extends Connection {
     }
   }
 
-  /** A consistent look at everything, beside any writer. */
+  /** Runs reads on one consistent snapshot. Writers do not block it. */
   snapshot<T>(work: () => T): T {
     return withRetry(() => {
       this.exec('begin')
@@ -67,8 +68,8 @@ export class Database extends Connection {
   }
 
   /**
-   * Moves what the log holds into the file, as far as readers allow, without making anyone wait. The first commit after
-   * that starts the log anew and waits for the disk even when it need not be durable; so it is made here, for nothing.
+   * Copies the log into the file as far as readers allow, and blocks no reader or writer. The first commit after that restarts
+   * the log and waits for the disk even if it need not be durable. So this method makes that commit itself, with no content.
    */
   checkpoint(): void {
     this.#setSynchronous('full')
@@ -76,7 +77,7 @@ export class Database extends Connection {
     this.startLog()
   }
 
-  /** Whoever commits first to a new log syncs its header. A value that stays the same would write nothing at all. */
+  /** The first commit to a new log syncs its header. The value must change: an update without a change writes nothing. */
   startLog(): void {
     this.transaction(true, () => this.run('update holdfast_meta set next = next + 1'))
   }
@@ -99,8 +100,8 @@ export class Database extends Connection {
 }
 
 /**
- * Tries again while another process writes or recovers the log. Short random sleeps rather than SQLite's own growing
- * ones, so that no process is starved by a busier one.
+ * Retries while another process writes or recovers the log. The sleeps are short and random: SQLite's own grow, so a busy process
+ * could starve another.
  */
 function withRetry<T>(work: () => T, busyMaxMs: number): T {
   const deadline = performance.now() + busyMaxMs
@@ -126,10 +127,10 @@ function openFile(file: DatabaseFile): SyncDatabase {
   }
 }
 
-function tryOpen({ path, driver, readOnly }: DatabaseFile): SyncDatabase {
-  const db = openWith({ driver, path, readOnly })
+function tryOpen(file: DatabaseFile): SyncDatabase {
+  const db = openWith(file)
   try {
-    if (readOnly) requireSchema(db)
+    if (file.readOnly) requireSchema(db)
     else prepare(db)
     return db
   } catch (error) {
@@ -143,7 +144,7 @@ function prepare(db: SyncDatabase): void {
   refuseNewer(db) // before anything is written, the journal mode included
   db.exec('pragma journal_mode = wal')
   db.exec('pragma synchronous = full')
-  db.exec('pragma wal_autocheckpoint = 0') // ours to time: a claim must not pay for a checkpoint
+  db.exec('pragma wal_autocheckpoint = 0') // the engine checkpoints: a claim must not pay for it
   db.exec('pragma cache_size = -65536')
   db.exec('pragma temp_store = memory')
   migrate(db)
@@ -158,11 +159,11 @@ export function isConstraint(error: unknown): boolean {
   return primaryCode(error) === 19 // SQLITE_CONSTRAINT
 }
 
-/** What SQLite says of an error, without the details; undefined where it comes from somewhere else. */
+/** The primary result code of SQLite; undefined if the error is not SQLite's. */
 export function primaryCode(error: unknown): number | undefined {
   const { errcode, code } = (error ?? {}) as { readonly errcode?: unknown; readonly code?: unknown }
   if (typeof errcode === 'number') return errcode & 0xff
-  // better-sqlite3 has it as a word, with the details behind it: SQLITE_BUSY_SNAPSHOT.
+  // better-sqlite3 has the extended code as a word, which starts with the primary one: SQLITE_BUSY_SNAPSHOT.
   return typeof code === 'string'
     ? codeNumbers.find(([word]) => code === word || code.startsWith(`${word}_`))?.[1]
     : undefined
@@ -175,7 +176,7 @@ const codeNumbers = Object.entries({
   ...{ SQLITE_MISUSE: 21, SQLITE_AUTH: 23, SQLITE_RANGE: 25, SQLITE_NOTADB: 26 },
 })
 
-/** What is wrong with what was read, not with the disk or the file: a type, a constraint, a row that is not there. */
+/** Whether rows are damaged rather than the disk or the file: a wrong type, a constraint, a missing row. */
 export function isDamage(error: unknown): boolean {
   const code = primaryCode(error)
   return code === undefined || [1, 19, 20, 25].includes(code) // ERROR, CONSTRAINT, MISMATCH, RANGE
@@ -187,7 +188,7 @@ function unavailable(path: string, cause: unknown): HoldfastError {
   return new HoldfastError('STORE_UNAVAILABLE', `SQLite could not use ${path}: ${why}. ${advice}`, { path }, { cause })
 }
 
-/** What to do about it, where SQLite's result code tells. */
+/** What to do about the error, by SQLite's result code. */
 export function adviceOn(error: unknown): string | undefined {
   const code = primaryCode(error)
   return code === undefined ? 'Check the path.' : advice[code]

@@ -1,14 +1,14 @@
 // The SQLite library that a store and its callers use: `node:sqlite`, or better-sqlite3.
 //
-// One process must reach a file through ONE library. A lock of SQLite on a file is a POSIX lock, which belongs to the process: a
-// second library in it is granted every lock that the first one holds. Measured: while `node:sqlite` had a write transaction
-// open, better-sqlite3 began another one on the same file and committed it, and its row was lost. (sqlite.org/howtocorrupt.html,
-// "Multiple copies of SQLite linked into the same application".)
+// ONE LIBRARY A PROCESS. All connections of a process to a file must use the same library. SQLite locks a file with POSIX locks,
+// which belong to the process: a second library in the process is granted every lock that the first one holds. Measured: while
+// `node:sqlite` had a write transaction open, better-sqlite3 began another one on the same file and committed it, and its row was
+// lost. (sqlite.org/howtocorrupt.html, "Multiple copies of SQLite linked into the same application".)
 //
-// So an application that opens the file with better-sqlite3, mostly through an ORM, has the store use better-sqlite3 too. A
+// So if an application opens the file with better-sqlite3, mostly through an ORM, the store must use better-sqlite3 too. A
 // caller's connection of another library is refused.
 //
-// Both are synchronous. The store is written for the shapes of `node:sqlite`; `better-sqlite3.ts` gives the other one these.
+// Both libraries are synchronous. The store is written for the interface of `node:sqlite`; `better-sqlite3.ts` adapts the other.
 
 import type { SQLInputValue, SQLOutputValue } from 'node:sqlite'
 import { HoldfastError } from '../../../errors.ts'
@@ -17,7 +17,7 @@ import { BetterSqlite3, type BetterSqlite3Class, isBetterSqlite3, requireBetterS
 
 export type SqliteDriver = 'node:sqlite' | 'better-sqlite3'
 
-/** What the store needs of a connection, in the words of `node:sqlite`. */
+/** The part of a connection that the store uses, with the names of `node:sqlite`. */
 export interface SyncDatabase {
   readonly isOpen: boolean
   readonly isTransaction: boolean
@@ -41,21 +41,23 @@ export interface SyncStatement {
 
 export interface FileToOpen {
   readonly driver: SqliteDriver
+  /** The file of better-sqlite3, if it is known: the store's thread in a bundle could not find it. */
+  readonly library?: string | undefined
   readonly path: string
   readonly readOnly?: boolean
 }
 
-/** A connection that does not wait for locks by itself. */
-export function openWith({ driver, path, readOnly = false }: FileToOpen): SyncDatabase {
+/** Opens a connection that fails at once where a lock is taken. */
+export function openWith({ driver, library, path, readOnly = false }: FileToOpen): SyncDatabase {
   if (driver === 'better-sqlite3') {
-    const Library: BetterSqlite3Class = requireBetterSqlite3()
+    const Library: BetterSqlite3Class = requireBetterSqlite3(library)
     return new BetterSqlite3(new Library(path, { readonly: readOnly, timeout: 0 }))
   }
   const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
   return new DatabaseSync(path, { readOnly, timeout: 0 })
 }
 
-/** The library of a caller's connection; null: it is none. */
+/** The library of a caller's connection; null: the value is not a connection. */
 export function driverOf(value: unknown): SqliteDriver | null {
   const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
   if (value instanceof DatabaseSync) return 'node:sqlite'

@@ -1,4 +1,4 @@
-// Inside the database, on the store's own connection. What lies around the file is looked at in `file.ts`.
+// Checks inside the database, on the store's own connection. Checks of the file itself are in `file.ts`.
 
 import { few, fine, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
@@ -6,7 +6,7 @@ import type { SqliteTransaction } from '../transaction.ts'
 import { astray, miscounted, putBack, recount, unswept } from './jobs.ts'
 import { batchesMiscounted, heldBack, recountBatches, recountKeys } from './limits.ts'
 
-/** Only looks. */
+/** Reads only. */
 export function examine(tx: SqliteTransaction, request: ExamineRequest): readonly Finding[] {
   return [
     ...journalMode(tx),
@@ -34,11 +34,11 @@ function integrity(tx: SqliteTransaction, { full }: ExamineRequest): Finding[] {
   if (rows.length === 1 && rows[0] === 'ok')
     return [fine('integrity', full ? 'The file is sound.' : 'The file is sound, as far as a quick check tells.')]
   const fix =
-    'Stop everybody who writes, keep a copy of the file, and restore a backup, or what sqlite3 .recover finds.'
+    'Stop every process that writes, keep a copy of the file, and restore a backup, or what sqlite3 .recover finds.'
   return [wrong('integrity', `The file is damaged: ${few(rows)}.`, fix, { faults: rows })]
 }
 
-/** Mends what can be. The counts come last: they are right whatever the others did. */
+/** Repairs what it can. The counts come last, so they include the changes of the other repairs. */
 export function repair(tx: SqliteTransaction): readonly Finding[] {
   return [...putBack(tx), ...recountKeys(tx), ...recountBatches(tx), ...recount(tx)]
 }

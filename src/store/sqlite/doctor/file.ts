@@ -1,4 +1,4 @@
-// The file: what only the operating system and a connection of one's own can tell.
+// Checks of the file: by the operating system, and on a connection of its own.
 
 import { existsSync, statfsSync, statSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -19,7 +19,7 @@ const fileChecks: Readonly<Record<string, Check<FileToOpen>>> = {
   'log-size': logSize,
 }
 
-/** Where locks and shared memory are not what SQLite needs them to be. */
+/** Types of file systems whose locks or shared memory do not meet the needs of SQLite. */
 const networkFileSystems: Readonly<Record<number, string>> = {
   26985: 'NFS',
   20859: 'SMB',
@@ -65,7 +65,7 @@ export function spaceLeft(bytes: number, fileBytes: number): Finding[] {
 const lockMaxMs = 2_000
 const tryEveryMs = 50
 
-/** Whether anybody can write: somebody who holds the file locked for longer than this keeps everybody waiting. */
+/** Whether the file can be written. A connection that keeps the write lock longer than this blocks all others. */
 async function writeLock(file: FileToOpen): Promise<Finding[]> {
   const db = openWith(file)
   try {
@@ -76,7 +76,7 @@ async function writeLock(file: FileToOpen): Promise<Finding[]> {
     return [
       wrong(
         'write-lock',
-        `Somebody has had the file locked for writing for more than ${span(lockMaxMs)}: nobody can enqueue, claim or settle.`,
+        `Another connection has kept the file locked for writing for more than ${span(lockMaxMs)}: no process can enqueue, claim or settle.`,
         'Find the process with a write transaction left open (lsof, fuser), and end it or its transaction.',
       ),
     ]
@@ -97,7 +97,7 @@ function canBegin(begin: () => void): boolean {
 
 const logMaxBytes = 32 * mib
 
-/** A log grows while somebody reads: what he has begun to read stays, and what was written since stays with it. */
+/** A log grows while a read transaction is open: pages that were written after its start cannot be checkpointed. */
 function logSize(file: FileToOpen): Finding[] {
   const log = `${file.path}-wal`
   const bytes = existsSync(log) ? statSync(log).size : 0
@@ -107,7 +107,7 @@ function logSize(file: FileToOpen): Finding[] {
   return [
     warning(
       'log-size',
-      `${counted(Math.round(bytes / mib), 'MiB', 'MiB')} of log cannot be moved into the file: somebody has had a read transaction open for long.`,
+      `${counted(Math.round(bytes / mib), 'MiB', 'MiB')} of log cannot be moved into the file: another connection has kept a read transaction open for long.`,
       'Find the process that reads (a report, a shell, a backup), and end its transaction.',
       facts,
     ),
@@ -116,7 +116,7 @@ function logSize(file: FileToOpen): Finding[] {
 
 const pageBytes = 4096
 
-/** How many pages stay in the log because somebody reads what was before them. */
+/** How many pages stay in the log because an open read transaction needs the older ones. */
 function pagesKept(file: FileToOpen): number {
   const db = openWith(file)
   try {

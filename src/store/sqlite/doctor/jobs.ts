@@ -1,4 +1,4 @@
-// The jobs themselves: held by workers that are gone, due and not promoted, in no list, miscounted.
+// Checks of the jobs: leased by workers that are gone, due and not promoted, in no list, miscounted.
 
 import { span } from '../../../runtime/duration.ts'
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
@@ -22,11 +22,11 @@ export function unswept(tx: SqliteTransaction, { patienceMs }: ExamineRequest): 
   const ago = (late: Late) => span(facts(late).overdueMs)
   const findings: Finding[] = []
   if (leases.jobs > 0) {
-    const sentence = `${counted(leases.jobs, 'job')} ${leases.jobs === 1 ? 'is' : 'are'} held by leases that ran out, the first ${ago(leases)} ago: the worker is gone, and nobody sweeps.`
+    const sentence = `${counted(leases.jobs, 'job')} ${leases.jobs === 1 ? 'is' : 'are'} held by leases that ran out, the first ${ago(leases)} ago: the worker is gone, and no process sweeps.`
     findings.push(wrong('leases-expired', sentence, fix, facts(leases)))
   }
   if (due.jobs > 0) {
-    const sentence = `${counted(due.jobs, 'job')} ${due.jobs === 1 ? 'has' : 'have'} been due for up to ${ago(due)} and ${due.jobs === 1 ? 'is' : 'are'} still scheduled: nobody sweeps.`
+    const sentence = `${counted(due.jobs, 'job')} ${due.jobs === 1 ? 'has' : 'have'} been due for up to ${ago(due)} and ${due.jobs === 1 ? 'is' : 'are'} still scheduled: no process sweeps.`
     findings.push(wrong('jobs-not-promoted', sentence, fix, facts(due)))
   }
   if (findings.length > 0) return findings
@@ -51,7 +51,6 @@ interface AstrayRow {
   readonly limit_key: string | null
 }
 
-/** Bounded like everything. */
 const astrayMax = 1_000
 
 function findAstray(tx: SqliteTransaction): AstrayRow[] {
@@ -71,12 +70,12 @@ export function astray(tx: SqliteTransaction): Finding[] {
   if (ids.length === 0)
     return [fine('jobs-astray', 'Every job is listed where a claim finds it, or is held by a lease.')]
   const them = ids.length === 1 ? 'it' : 'them'
-  const sentence = `${counted(ids.length, 'job')} ${ids.length === 1 ? 'is' : 'are'} in no list: nobody holds ${them}, and no claim will find ${them} (${few(ids)}).`
+  const sentence = `${counted(ids.length, 'job')} ${ids.length === 1 ? 'is' : 'are'} in no list: no lease holds ${them}, and no claim will find ${them} (${few(ids)}).`
   return [wrong('jobs-astray', sentence, 'holdfast doctor --fix makes them ready again.', { ids })]
 }
 
 const states = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled'] as const
-/** Rows up to which counts are compared without being asked to. */
+/** Up to so many jobs, counts are compared without `--full`. */
 const recountMax = 200_000
 
 type Counts = Readonly<Record<(typeof states)[number], number>>
@@ -97,10 +96,10 @@ function findMiscounted(tx: SqliteTransaction): Miscounted[] {
 }
 
 export function miscounted(tx: SqliteTransaction, { full }: ExamineRequest): Finding[] {
-  const told = tx.db.get<{ jobs: number }>(
+  const total = tx.db.get<{ jobs: number }>(
     `select coalesce(sum(abs(${states.join(') + abs(')})), 0) as jobs from holdfast_queue`,
   )
-  if ((told?.jobs ?? 0) > recountMax && !full)
+  if ((total?.jobs ?? 0) > recountMax && !full)
     return [
       fine('counts', `Not recounted: there are more than ${counted(recountMax, 'job')}. holdfast doctor --full does.`),
     ]
@@ -111,7 +110,7 @@ export function miscounted(tx: SqliteTransaction, { full }: ExamineRequest): Fin
   return [wrong('counts', sentence, 'holdfast doctor --fix corrects them.', { queues })]
 }
 
-/** First in their queue, as a rescue would. */
+/** Makes stray jobs ready again, first in their queue like rescued ones. */
 export function putBack(tx: SqliteTransaction): Finding[] {
   const rows = findAstray(tx)
   for (const job of rows) {
@@ -130,7 +129,7 @@ export function putBack(tx: SqliteTransaction): Finding[] {
   return [repaired('jobs-astray', sentence, { ids })]
 }
 
-/** Through the counts that this transaction writes at its end. */
+/** Corrects the counts, which this transaction writes at its end. */
 export function recount(tx: SqliteTransaction): Finding[] {
   const off = findMiscounted(tx)
   for (const { queue, right } of off) {

@@ -1,4 +1,5 @@
-// Limits and batches: jobs that are held though their key has room, and batches that are miscounted or out of reach.
+// Checks of limits and batches: jobs that are held though their key has a free slot, miscounted keys and batches, and ready items
+// that no lane leads to.
 
 import { counted, few, fine, repaired, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
@@ -11,21 +12,21 @@ interface KeyName {
   readonly key: string
 }
 
-/** Keys that let nobody in though they could, for longer than anybody's patience, and keys that are miscounted. */
+/** Keys that have had a free slot and held jobs for longer than `patienceMs`, and keys that are miscounted. */
 export function heldBack(tx: SqliteTransaction, request: ExamineRequest): Finding[] {
   const late = findHeldBack(tx, request.patienceMs)
   if (late.length > 0) {
-    const sentence = `Jobs of ${counted(late.length, 'limit key')} are held though there is room (${few(late.map(({ key }) => key))}): nobody sweeps.`
+    const sentence = `Jobs of ${counted(late.length, 'limit key')} are held though a slot is free (${few(late.map(({ key }) => key))}): no process sweeps.`
     const fix = 'Start a worker: every worker sweeps. holdfast sweep does it once.'
     return [wrong('jobs-held-back', sentence, fix, { keys: late.map(({ key }) => key) })]
   }
   const off = findMiscountedKeys(tx)
   if (off.length > 0) {
     const keys = off.map(({ key }) => key)
-    const sentence = `What ${counted(keys.length, 'limit key')} ${keys.length === 1 ? 'counts differs' : 'count differs'} from a recount (${few(keys)}).`
-    return [wrong('jobs-held-back', sentence, 'holdfast doctor --fix corrects it.', { keys })]
+    const sentence = `The counts of ${counted(keys.length, 'limit key')} differ from a recount (${few(keys)}).`
+    return [wrong('jobs-held-back', sentence, 'holdfast doctor --fix corrects them.', { keys })]
   }
-  return [fine('jobs-held-back', 'Jobs are held only where their key has no room.')]
+  return [fine('jobs-held-back', 'Jobs are held only where their limit key has no free slot.')]
 }
 
 function findHeldBack(tx: SqliteTransaction, patienceMs: number): KeyName[] {
@@ -33,7 +34,7 @@ function findHeldBack(tx: SqliteTransaction, patienceMs: number): KeyName[] {
   return tx.db.all<KeyName>(select, tx.now - patienceMs, keysMax)
 }
 
-/** Rows up to which keys and batches are recounted. */
+/** Up to so many live jobs, keys and batches are recounted. */
 const recountMax = 200_000
 
 interface KeyCounts extends KeyName {
@@ -71,7 +72,7 @@ function isTooLarge(tx: SqliteTransaction): boolean {
 }
 
 export function recountKeys(tx: SqliteTransaction): Finding[] {
-  tx.settleUp()
+  tx.applyConsequences()
   tx.keys.flush()
   const off = findMiscountedKeys(tx)
   for (const { queue, key, admitted, running } of off) {
@@ -79,9 +80,7 @@ export function recountKeys(tx: SqliteTransaction): Finding[] {
   }
   if (off.length === 0) return []
   const keys = off.map(({ key }) => key)
-  return [
-    repaired('jobs-held-back', `What ${few(keys)} ${keys.length === 1 ? 'counts' : 'count'} is right again.`, { keys }),
-  ]
+  return [repaired('jobs-held-back', `The counts of ${few(keys)} are right again.`, { keys })]
 }
 
 interface BatchCounts {
@@ -95,7 +94,7 @@ interface BatchCounts {
   readonly cancelled: number
 }
 
-/** Ended items may be gone by their retention, so that there are no fewer than are found. */
+/** Ended items may have been pruned. So the count of ended items is right if it is at least the number found. */
 function findMiscountedBatches(tx: SqliteTransaction): BatchCounts[] {
   if (isTooLarge(tx)) return []
   return tx.db.all<BatchCounts>(
@@ -121,7 +120,7 @@ function findMiscountedBatches(tx: SqliteTransaction): BatchCounts[] {
   )
 }
 
-/** Items are ready where no lane leads a claim. */
+/** Ready items without a lane: no claim finds them. */
 function findUnreachable(
   tx: SqliteTransaction,
 ): { readonly batch: number; readonly queue: number; readonly priority: number }[] {
@@ -142,14 +141,14 @@ export function batchesMiscounted(tx: SqliteTransaction): Finding[] {
     return [wrong('batches', sentence, 'holdfast doctor --fix corrects them.', { batches: off })]
   }
   if (unreachable.length > 0) {
-    const sentence = `Items of ${counted(unreachable.length, 'batch', 'batches')} are ready where no claim looks.`
+    const sentence = `Items of ${counted(unreachable.length, 'batch', 'batches')} are ready in no lane, so no claim finds them.`
     return [wrong('batches', sentence, 'holdfast doctor --fix opens them.', { lanes: unreachable })]
   }
-  return [fine('batches', 'BatchLedger count their items right.')]
+  return [fine('batches', 'Batches count their items right.')]
 }
 
 export function recountBatches(tx: SqliteTransaction): Finding[] {
-  tx.settleUp()
+  tx.applyConsequences()
   tx.batches.flush()
   const off = findMiscountedBatches(tx)
   for (const { no, waiting, ready, running, done, dead, cancelled } of off) {

@@ -1,5 +1,5 @@
-// What stands between a job and its run: its queue, its line, its key, its batch. Counting stops somewhere: people want to
-// know whether there are three before them or thousands.
+// Why a job does not run yet: its queue, the jobs ahead of it, its limit key, its batch. Counts stop at a bound: a reader needs
+// to know whether three jobs are ahead or thousands.
 
 import { bounds } from '../../../job/bounds.ts'
 import type { JobBlockers, KeyBlockers } from '../../store.ts'
@@ -53,12 +53,12 @@ function keyBlockers(tx: SqliteTransaction, queue: QueueRow, job: FoundRow): Key
   const key = job.limit_key
   if (key === null || limit === null) return null
   const row = tx.keys.row(queue, key)
-  const inLine = 'select 1 from holdfast_held where queue = ? and key = ? and (priority, ord) < (?, ?)'
+  const selectAhead = 'select 1 from holdfast_held where queue = ? and key = ? and (priority, ord) < (?, ?)'
   return {
     limit,
     admitted: row.admitted,
     holders: holdersOf(tx, queue, key),
-    ahead: job.state === 'held' ? count(tx, inLine, queue.no, key, job.priority, job.ord) : 0,
+    ahead: job.state === 'held' ? count(tx, selectAhead, queue.no, key, job.priority, job.ord) : 0,
     nextStartAt: tx.keys.nextStartAt(queue, row),
   }
 }
@@ -70,7 +70,7 @@ function count(tx: SqliteTransaction, sql: string, ...values: Value[]): number {
   return tx.db.get<{ jobs: number }>(select, ...values)?.jobs ?? 0
 }
 
-/** Looked for among so many that are ready and so many that run: no index leads from a key to them. */
+/** Holders are searched among this many ready jobs and all running ones: no index leads from a key to them. */
 const looksMax = 10_000
 
 function holdersOf(tx: SqliteTransaction, queue: QueueRow, key: string): string[] {

@@ -1,17 +1,17 @@
-// A limit of keys that was lowered. Jobs that are ready were admitted under the limit before, and there may be more of them than
-// the new one leaves beside those that run. The surplus goes back into line: items of batches first, and of those and of other jobs
-// the last in the order of claiming. Each goes to the place that it had there.
+// A limit of keys that was lowered. Ready jobs were admitted under the old limit. There may be more of them than the new limit
+// leaves beside those that run. The surplus is held again, each job at the place that it had among the held jobs: items of
+// batches first, then other jobs, and in both groups the last in the order of claiming first.
 //
-// - The transaction that stores the limit writes `lowering` into the queue's row, and takes the first step. Where one step is
-//   enough, as in most queues, no other transaction ever sees the mark.
+// - The transaction that stores the limit writes `lowering` into the queue's row, and takes the first step. In most queues one
+//   step is enough, and no other transaction ever sees the mark.
 // - A step walks over a bounded number of ready jobs, from the last to the first, and writes how far it came. The call that
-//   lowers the limit goes on until the walk is over, and only then answers.
-// - While the mark is there, claims take nothing from the queue. So no claim goes beyond the new limit at any moment.
+//   lowers the limit repeats steps until the walk is over, and only then answers.
+// - While the mark is there, claims take nothing from the queue. So no claim exceeds the new limit at any moment.
 // - After a crash the mark is still there, and every sweep takes a step.
 //
-// One walk is enough: jobs that become ready meanwhile are admitted by the new limit. A second change begins a walk of its own.
+// One walk is enough: jobs that become ready meanwhile are admitted under the new limit. A second change begins its own walk.
 
-import { type IdleRow, idleColumns, returnToLine } from '../job.ts'
+import { type IdleRow, idleColumns, returnToHeld } from '../job.ts'
 import type { SqliteTransaction } from '../transaction.ts'
 
 type Place = readonly [batch: number, priority: number, ord: number]
@@ -26,11 +26,11 @@ const selectReady = `select ${idleColumns}
  where r.queue = ? and (r.batch, r.priority, r.ord) < (?, ?, ?)
  order by r.batch desc, r.priority desc, r.ord desc limit +?`
 
-/** One step. Answers whether there is more to do. */
+/** One step. Returns whether there is more to do. */
 export function lowerLimits(tx: SqliteTransaction, name: string, max = stepMax): boolean {
   const queue = tx.findQueue(name)
   if (!queue || queue.lowering === null) return false
-  tx.keys.admitAll() // or jobs would be let in behind the back of what is read here
+  tx.keys.admitAll() // before the read: a job that is admitted later would be missing in it
   const jobs = tx.db.all<IdleRow>(selectReady, queue.no, ...(JSON.parse(queue.lowering) as Place), max)
   const keyed = jobs.filter(({ limit_key }) => limit_key !== null)
   tx.keys.readAhead(
@@ -39,7 +39,7 @@ export function lowerLimits(tx: SqliteTransaction, name: string, max = stepMax):
   )
   tx.each(keyed, (job) => {
     const current = tx.queueByNo(queue.no)
-    if (tx.keys.isBeyond(current, tx.keys.row(current, job.limit_key as string))) returnToLine(tx, current, job)
+    if (tx.keys.isBeyond(current, tx.keys.row(current, job.limit_key as string))) returnToHeld(tx, current, job)
   })
   const end = jobs.length < max ? undefined : jobs.at(-1)
   const after = tx.queueByNo(queue.no)

@@ -1,5 +1,5 @@
-// Starts that count for a rate, of a key or, with an empty one, of a whole queue. Each row carries the total of all before
-// it, so that however many starts a rate allows, how many count now is told by two rows: the first that does, and the last.
+// Starts that count for a rate, of a key or, with an empty key, of a whole queue. Each row carries the running total. So two rows
+// give the number of starts that count now, however many the rate allows: the first row that counts, and the last one.
 
 import { type LimitUse, nextStartAt, type Starts } from '../../../job/limits.ts'
 import type { Rate } from '../../../job/record.ts'
@@ -28,13 +28,13 @@ export function noteStarts(
      on conflict do update set jobs = jobs + ?4, total = total + ?4`,
     queue.no,
     key,
-    Math.max(tx.now + windowMs, last?.until ?? 0), // where the clock was set back, the last stays the last
+    Math.max(tx.now + windowMs, last?.until ?? 0), // if the clock was set back, the last row stays the last
     jobs,
     last?.total ?? 0,
   )
 }
 
-/** How many count. */
+/** How many starts count now. */
 export function startsOf(tx: SqliteTransaction, queue: QueueRow, key: string): number {
   const first = tx.bare.get<StartRow>(selectFirst, queue.no, key, tx.now)
   if (!first) return 0
@@ -54,7 +54,7 @@ export function timeOfNextStart(
   return nextStartAt(rate, use, tx.bare.all<StartRow>(selectNext, queue.no, key, tx.now, toEnd))
 }
 
-/** When a start of this queue may be next, where all that its rate allows are used up. */
+/** When the next job of this queue may start, if all starts of its rate are used; null: now, or there is no rate. */
 export function nextStartOf(tx: SqliteTransaction, queue: QueueRow, rate: Rate | null): number | null {
   if (rate === null) return null
   const use = { admitted: 0, reserved: 0, started: startsOf(tx, queue, '') }

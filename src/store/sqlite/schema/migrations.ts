@@ -1,25 +1,32 @@
 // The schema, as numbered steps forward. Released steps are never edited. Every name starts with `holdfast_`, because the
-// application's own tables may live in the same file.
+// application's own tables may be in the same file.
 //
-// Who may work on it. Each step says which clients can work beside it: those that know at least the schema `minClient`. It
-// is recorded with the version, so that an older client finds out by itself whether a newer file is still one for it. What
-// that allows a step to do stands in docs/guides/upgrading.md.
+// COMPATIBILITY. Each step says which clients can work on its schema: those that know at least the schema `minClient`. This
+// number is stored with the version, so an older client can decide whether it may open a newer file. docs/guides/upgrading.md
+// says what a step may do.
 //
-// LAYOUT. A job's row is written once and, on the way most jobs go, never again: which state it is in is told by the
-// small table that lists it. A claim takes a range out of `ready` and adds one narrow row a job to `lease`; done moves
-// that row to `ended`. So a payload of any size is written once, and a claim costs the same whatever lies behind it.
-// Measured with raw statements in groups of 1,000 (insert, claim, done; µs a job): one table updated in place 8 + 13 + 15;
-// a live table and a history table, the row moved at the end 8 + 10 + 17; this layout 6 + 3 + 6. An index on
-// `lease (expires_at)` would cost 2 + 3 µs a job; the sweep scans the leases instead, which are as many as jobs running.
-// Retention is stamped when a job ends by the retention_class it is put on, so that one index serves both "newest first" and
-// "what is over", also after a queue's retention was changed.
+// LAYOUT. A job's row is written once, and most jobs never need a second write to it: the small table that lists a job is its
+// state. A claim deletes a range of `ready` and adds one narrow row a job to `lease`; done moves that row to `ended`. So a
+// payload of any size is written once, and the cost of a claim does not depend on the backlog.
+//
+// Measured with raw statements in groups of 1,000 (insert, claim, done; µs a job):
+//
+// - one table updated in place: 8 + 13 + 15;
+// - a live table and a history table, the row moved at the end: 8 + 10 + 17;
+// - this layout: 6 + 3 + 6.
+//
+// An index on `lease (expires_at)` would cost 2 + 3 µs a job. The sweep scans the leases instead, which are as many as running
+// jobs.
+//
+// RETENTION. When a job ends, it gets the retention class of its queue at that time. So one index serves both "newest first" and
+// "past its retention", also after the queue's retention was changed.
 
 import { HoldfastError } from '../../../errors.ts'
 import type { SyncDatabase } from '../connection/driver.ts'
 
 export interface Step {
   readonly sql: string
-  /** The oldest schema whose clients can work beside this one; unless given, the same as before it. */
+  /** The oldest schema whose clients can work on this one; default: that of the step before. */
   readonly minClient?: number
 }
 
@@ -31,20 +38,20 @@ export const steps: readonly Step[] = [
     schema integer not null,
     min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
     next integer not null, -- the next number for job.seq, job.ord, queue.no, retention_class.no, batch.no, lane.turn and kv.version: one sequence for all
-    watched_until integer not null default 0, -- changes are told before this time
-    changes_low integer not null default 0 -- of changes up to this number some are gone, or were never told
+    watched_until integer not null default 0, -- changes are recorded before this time
+    changes_low integer not null default 0 -- of changes up to this number some were pruned, or never recorded
   ) strict;
 
   create table holdfast_queue (
     no integer primary key,
     name text not null unique,
-    paused_at integer, -- null: it is not
+    paused_at integer, -- null: not paused
     paused_by text,
-    retain_done_ms integer, -- null: for ever
-    retain_dead_ms integer, -- null: for ever
+    retain_done_ms integer, -- null: forever
+    retain_dead_ms integer, -- null: forever
     on_dead text,
     version integer not null default 0, -- of its definition; 0: it was never defined
-    attempts integer not null default 5, -- of jobs that do not state them
+    attempts integer not null default 5, -- of jobs that do not set them
     priority integer not null default 5,
     key_path text, -- where the payload has the limit key
     key_by_code integer not null default 0, -- the limit key is a function that only the application's code has
@@ -54,8 +61,8 @@ export const steps: readonly Step[] = [
     key_max_running integer, -- the same for the jobs that share a key
     key_max_starts integer,
     key_starts_ms integer,
-    key_review text, -- the limit of keys was changed, and those from this one on have yet to be looked at
-    lowering text, -- JSON: the limit of keys was lowered, and ready jobs before this place may be beyond it; claims take none
+    key_review text, -- the limit of keys was changed, and keys after this one have yet to be reviewed
+    lowering text, -- JSON: the limit of keys was lowered, and ready jobs before this place may exceed it; claims take none
     held integer not null default 0,
     scheduled integer not null default 0,
     ready integer not null default 0,
@@ -65,10 +72,10 @@ export const steps: readonly Step[] = [
     cancelled integer not null default 0
   ) strict;
 
-  create table holdfast_definition ( -- whole, and what an operator sets instead; apart from the counts, which are written often
+  create table holdfast_definition ( -- apart from the queue's counts, which are written often
     queue integer primary key,
     definition text, -- JSON
-    override text -- JSON: limits
+    override text -- JSON: limits that an operator has set
   ) strict;
 
   create table holdfast_job (
@@ -76,10 +83,10 @@ export const steps: readonly Step[] = [
     id text not null,
     queue integer not null,
     priority integer not null,
-    batch integer not null default 0, -- 0: of none
+    batch integer not null default 0, -- 0: none
     ord integer,               -- its place in ready or held; null while scheduled; stale once claimed
     held integer not null default 0,
-    line_ord integer,          -- its place in the line of its key, if it is ready in another one
+    line_ord integer,          -- its place among the held jobs of its key, if its place in ready is another
     run_at integer not null,   -- when it is due (scheduled) or became ready
     attempts integer not null, -- without the claim that holds it now
     max_attempts integer not null,
@@ -90,10 +97,10 @@ export const steps: readonly Step[] = [
     dedup_key text,
     dedup_scope text,          -- live, waiting or window
     idempotency_key text,
-    limit_key text,            -- empty: it cannot be known, and the job is dead
+    limit_key text,            -- empty: it could not be found, and the job is dead
     cancel text,               -- JSON: effects of every cancel requested while it ran
     past text,                 -- JSON: attempts that have ended
-    woken integer not null default 0, -- while it ran
+    woken integer not null default 0, -- 1: a wake came while it ran
     headers text,
     payload text not null
   ) strict;
@@ -113,13 +120,13 @@ export const steps: readonly Step[] = [
     batch integer not null,
     queue integer not null,
     priority integer not null,
-    open integer not null, -- whether its batch may have more items claimed
+    open integer not null, -- whether claims may take more items of its batch
     turn integer not null, -- the lowest is next
     primary key (batch, queue, priority)
   ) strict, without rowid;
   create index holdfast_lane_turn on holdfast_lane (queue, priority, turn) where open = 1;
 
-  create table holdfast_held ( -- the lines of keys: one for jobs of no batch, and one for the items of each batch
+  create table holdfast_held ( -- held jobs by key: one list for jobs of no batch, and one for the items of each batch
     queue integer not null,
     key text not null,
     batch integer not null default 0,
@@ -129,7 +136,7 @@ export const steps: readonly Step[] = [
     primary key (queue, key, batch, priority, ord)
   ) strict, without rowid;
 
-  create table holdfast_batch_wait ( -- lines of items that wait for their batch alone, by the place of the first
+  create table holdfast_batch_wait ( -- lists of held items that wait for their batch alone, by the place of the first
     batch integer not null,
     priority integer not null,
     ord integer not null,
@@ -139,23 +146,23 @@ export const steps: readonly Step[] = [
   ) strict, without rowid;
   create unique index holdfast_batch_wait_line on holdfast_batch_wait (batch, queue, key);
 
-  create table holdfast_key ( -- keys that jobs have which are held, ready or running
+  create table holdfast_key ( -- limit keys of jobs that are held, ready or running
     queue integer not null,
     key text not null,
     admitted integer not null, -- ready or running
     running integer not null, -- of these; counted while the queue's keys have a rate, and 0 otherwise
-    has_line integer not null, -- 1: some may be held who wait for the key; 2: all who are held wait for their batches; 0: neither
-    due_at integer, -- when there is room by time alone
+    has_line integer not null, -- 1: jobs may be held that wait for the key; 2: all held jobs wait for their batches; 0: neither
+    due_at integer, -- when a slot becomes free by time alone
     primary key (queue, key)
   ) strict, without rowid;
   create index holdfast_key_due on holdfast_key (due_at) where due_at is not null;
 
-  create table holdfast_start ( -- what counts for a rate
+  create table holdfast_start ( -- starts that count for a rate
     queue integer not null,
     key text not null, -- empty: of the whole queue
-    until integer not null, -- counts before
+    until integer not null, -- they count before this time
     jobs integer not null,
-    total integer not null, -- these and all before them, as far as anybody remembers
+    total integer not null, -- the running total: these and all before them that were not yet pruned when they were recorded
     primary key (queue, key, until)
   ) strict, without rowid;
   create index holdfast_start_until on holdfast_start (until);
@@ -168,16 +175,16 @@ export const steps: readonly Step[] = [
     concurrency integer,
     fail_share real,
     on_complete text, -- JSON
-    retain_ms integer, -- null: for ever
+    retain_ms integer, -- null: forever
     is_closed integer not null default 0,
     is_cancelled integer not null default 0,
     is_deleted integer not null default 0,
-    is_open integer not null default 1, -- its lanes are
-    has_wait integer not null default 0, -- whether there may be rows of it in holdfast_batch_wait
+    is_open integer not null default 1, -- whether its lanes are open
+    has_wait integer not null default 0, -- whether holdfast_batch_wait may have rows of it
     round integer not null default 1,
     submitted integer not null default 0,
     waiting integer not null default 0,
-    ready integer not null default 0, -- of these
+    ready integer not null default 0, -- of the waiting ones
     running integer not null default 0,
     done integer not null default 0,
     dead integer not null default 0,
@@ -193,8 +200,8 @@ export const steps: readonly Step[] = [
     paused_by text,
     paused_ms integer not null default 0,
     reason text,
-    chore text, -- what its items have yet to go through: cancel, retry, delete or return
-    chore_after integer not null default 0 -- the last of them that has
+    chore text, -- an action on its items that is not finished: cancel, retry, delete or return
+    chore_after integer not null default 0 -- the last item that it has processed
   ) strict;
   create unique index holdfast_batch_key on holdfast_batch (key) where key is not null;
   create index holdfast_batch_chore on holdfast_batch (no) where chore is not null;
@@ -208,7 +215,7 @@ export const steps: readonly Step[] = [
     primary key (queue, run_at, seq)
   ) strict, without rowid;
 
-  create table holdfast_overdue ( -- jobs never claimed yet that must start before a time
+  create table holdfast_overdue ( -- jobs that were never claimed and must start before a time
     start_before integer not null,
     seq integer not null,
     primary key (start_before, seq)
@@ -229,18 +236,18 @@ export const steps: readonly Step[] = [
     expires_at integer not null
   ) strict;
 
-  create table holdfast_retention_class ( -- where ended jobs of one queue and state lie that are kept equally long
+  create table holdfast_retention_class ( -- ended jobs of one queue and state that are kept equally long
     no integer primary key,
     queue integer not null,
     state text not null,
-    retain_ms integer -- null: for ever
+    retain_ms integer -- null: forever
   ) strict;
 
   create table holdfast_ended (
     seq integer primary key,
     retention_class integer not null,
     attempts integer not null,
-    attempt integer,      -- the last run's number, worker, start and ending; null where it never ran
+    attempt integer,      -- the last run's number, worker, start and ending; null if it never ran
     worker text,
     started_at integer,
     ending text,
@@ -278,12 +285,12 @@ export const steps: readonly Step[] = [
   ) strict;
   create index holdfast_kv_expiry on holdfast_kv (expires_at) where expires_at is not null;
 
-  create table holdfast_change ( -- what was told while somebody watched, one row for jobs that came to one state together
+  create table holdfast_change ( -- recorded while a client watches; one row for consecutive jobs with the same queue and state
     no integer primary key,
     at integer not null,
     queue text not null,
     state text not null,
-    told integer not null, -- jobs in this row and those before it
+    told integer not null, -- the running total of jobs in this row and those before it
     ids text not null -- JSON
   ) strict;
 
@@ -292,12 +299,12 @@ export const steps: readonly Step[] = [
   },
   {
     sql: `
-  alter table holdfast_meta add column cancels integer not null default 0; -- rises when running jobs are asked to be cancelled
+  alter table holdfast_meta add column cancels integer not null default 0; -- rises when running jobs are asked to cancel
   `,
   },
   {
     sql: `
-  alter table holdfast_lease add column progress real; -- what was told last, if anything
+  alter table holdfast_lease add column progress real; -- as last reported; null: never
   alter table holdfast_lease add column progress_message text;
   alter table holdfast_lease add column progress_at integer;
   `,
@@ -305,7 +312,9 @@ export const steps: readonly Step[] = [
   },
 ]
 
-/** Brings the schema up to this version, whoever else starts at the same time; a newer one with room for us stays. */
+/**
+ * Upgrades the schema to this version. Other processes may do so at the same time. A newer schema that allows this client stays.
+ */
 export function migrate(db: SyncDatabase): void {
   if (schemaVersion(db) >= steps.length) requireTables(db)
   else bringUp(db)
@@ -327,7 +336,7 @@ function bringUp(db: SyncDatabase): void {
 
 const minClient = steps.findLast((step) => step.minClient !== undefined)?.minClient
 
-/** A table that went missing would end some calls and not others; its jobs are in a backup, if anywhere. */
+/** If a table is missing, only some calls would fail. Its rows can only come from a backup. */
 function requireTables(db: SyncDatabase): void {
   const there = new Set(
     db
@@ -344,14 +353,14 @@ function requireTables(db: SyncDatabase): void {
   if (missing.length === 0) return
   throw new HoldfastError(
     'STORE_UNAVAILABLE',
-    `The database lacks ${missing.join(', ')}, which somebody has dropped. Restore it from a backup.`,
+    `The database lacks ${missing.join(', ')}, which must have been dropped. Restore it from a backup.`,
     { path: db.location(), missing },
   )
 }
 
-/** A file that has no room for this client. */
+/** Refuses a file whose schema does not allow this client. */
 export function refuseNewer(db: SyncDatabase): void {
-  if (!(schemaVersion(db) > steps.length)) return // one that is no number is somebody else's, as will be seen
+  if (!(schemaVersion(db) > steps.length)) return // NaN: the table is not Holdfast's, and later checks refuse it
   const { schema: found, min_client: needed } = db.prepare('select * from holdfast_meta').get() ?? {}
   if (Number(needed) <= steps.length) return
   throw new HoldfastError(
@@ -361,7 +370,7 @@ export function refuseNewer(db: SyncDatabase): void {
   )
 }
 
-/** For who may not migrate. */
+/** For a connection that may not migrate. */
 export function requireSchema(db: SyncDatabase): void {
   refuseNewer(db)
   const found = schemaVersion(db)

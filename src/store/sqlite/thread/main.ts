@@ -1,4 +1,4 @@
-// Where the store's own thread starts. It ends with the store, since nothing but the port keeps it.
+// The entry file of the store's own thread. The thread ends with the store, because only the port keeps it alive.
 
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads'
 import type { ThreadData } from './port.ts'

@@ -1,15 +1,19 @@
-// Between the store and its engine. In its own thread, so that the application's event loop never waits for the disk, or
-// in this one, where there is no disk to wait for (`:memory:`) or time must not pass by itself (simulation).
+// The port between the store and its engine. The engine runs in its own thread, so that the application's event loop never waits
+// for the disk. It runs in the calling thread if there is no disk (`:memory:`) or time must not pass by itself (simulation).
 //
-// Measured on two cores (`npm run bench -- sqlite` runs both; own thread against this one, medians): a producer beside a
-// consumer in groups of 1,000, 48k against 45k full cycles a second, the application's timers late by 8 against 33 ms
-// (p99), 26 against 22 µs of processor time a job; single enqueues by 32 callers 27k against 41k a second, because each
-// crosses over and back alone. The thread is kept for the event loop's sake.
+// Measured on two cores (`npm run bench -- sqlite` runs both; own thread against calling thread, medians):
+//
+// - a producer and a consumer in groups of 1,000: 48k against 45k full cycles a second, the application's timers late by 8
+//   against 33 ms (p99), 26 against 22 µs of processor time a job;
+// - single enqueues by 32 callers: 27k against 41k a second, because each one crosses between the threads alone.
+//
+// The own thread is kept because it does not block the event loop.
 
 import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import { HoldfastError, type Refused, toError } from '../../../errors.ts'
 import type { Clock } from '../../../runtime/clock.ts'
+import { textOfBundled, textOfFile } from '../../../runtime/thread-program.ts'
 import type { DatabaseFile } from '../connection/database.ts'
 import type { SyncDatabase } from '../connection/driver.ts'
 import { type Answer, type Call, type CommitNotices, Engine, type Item, type VerbName } from '../engine.ts'
@@ -48,7 +52,7 @@ export class InThread implements Port {
       const no = this.#no++
       this.#pending.set(no, { resolve, reject })
       this.#calls.push({ no, verb, items })
-      if (this.#calls.length === 1) setImmediate(() => this.#run()) // so that the event loop turns in between
+      if (this.#calls.length === 1) setImmediate(() => this.#run()) // collects the calls of one turn of the event loop
     })
   }
 
@@ -69,7 +73,7 @@ export class InThread implements Port {
   }
 }
 
-/** What the thread is told, and tells. */
+/** Messages to the thread and from it. */
 export type ToThread = { readonly no: number; readonly verb: VerbName; readonly wire: unknown } | 'close'
 export type FromThread =
   | { readonly opened: true }
@@ -86,18 +90,20 @@ export interface ThreadData {
   readonly clock: SharedArrayBuffer | null
 }
 
-/** What is needed of a worker thread. */
+/** The part of a worker thread that the port uses. */
 export interface Thread extends NodeJS.EventEmitter {
   postMessage(message: ToThread): void
   ref(): void
   unref(): void
 }
 
-export type StartThread = (data: ThreadData) => Thread
+export type StartThread = (data: ThreadData) => Thread | Promise<Thread>
 
-export const startThread: StartThread = (workerData) => {
-  const program = import.meta.url.endsWith('.ts') ? './main.ts' : './main.js'
-  return new Worker(new URL(program, import.meta.url), { workerData, name: 'holdfast-sqlite' })
+/** Only a bundle loads the text of the program, 160 kB. */
+export const startThread: StartThread = async (workerData) => {
+  const file = textOfFile({ from: import.meta.url, module: 'store/sqlite/thread/port', program: 'main' })
+  const text = file ?? textOfBundled((await import('./bundled.ts')).bundled)
+  return new Worker(text, { eval: true, workerData, name: 'holdfast-sqlite' })
 }
 
 export class InOwnThread implements Port {
@@ -119,14 +125,14 @@ export class InOwnThread implements Port {
     worker.on('message', (message: FromThread) => this.#receive(message))
     worker.on('error', (error) => this.#end(error))
     worker.on('exit', () => this.#end(undefined))
-    worker.unref() // an open store keeps no process alive; a call in flight does
+    worker.unref() // an open store does not keep the process alive; a call in flight does
   }
 
   call<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Answer<V>[]> {
     return new Promise((resolve, reject) => {
       if (this.#isOver) return reject(this.#isOver)
       const no = this.#no++
-      this.#worker.postMessage({ no, verb, wire: packItems(verb, items) }) // throws what cannot cross
+      this.#worker.postMessage({ no, verb, wire: packItems(verb, items) }) // throws if a value cannot be cloned
       if (this.#pending.size === 0) this.#worker.ref()
       this.#pending.set(no, { verb, items, resolve, reject })
     })

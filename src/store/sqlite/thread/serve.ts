@@ -1,4 +1,4 @@
-// What the store's own thread does: everything that has arrived by the time it looks is one group.
+// The store's own thread: all calls that have arrived when it reads its port are one group.
 
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads'
 import { HoldfastError, refuse } from '../../../errors.ts'
@@ -8,7 +8,7 @@ import { ForeignCommits } from '../wake.ts'
 import type { FromThread, ThreadData, ToThread } from './port.ts'
 import { packAnswers, unpackItems } from './wire.ts'
 
-/** Opens the file, says how that went, and answers until it is asked to close; then the port is closed, too. */
+/** Opens the file, sends whether that succeeded, and answers calls until `close` arrives. Then it closes the port too. */
 export function serve(port: MessagePort, { file, clock }: ThreadData): void {
   try {
     answer(port, new Engine(file, clock ? sharedClock(clock) : systemClock))

@@ -175,7 +175,7 @@ begin
       from known k
      where k.retain_ms is distinct from 0
   ),
-  free_releases as (
+  freed_keys as (
     delete from holdfast.dedup d
      where d.ctid = any (array(
        select s.spot from known k cross join lateral (

@@ -19,7 +19,7 @@
 // starts, takes the batch's lock before those of lanes. A call that closes lanes waits for the claims at work there: once it
 // has answered, no more items start.
 //
-// LIMIT KEYS. Items that have one are admitted only when their batch can start them: see ITEMS in `admit.ts`.
+// LIMIT KEYS. Items that have one are admitted only when their batch can start them: see `batch-slots.ts`.
 //
 // STEPS. A cancel, or a retry of what failed, is written into the row first, and then done to the items in steps by the process
 // that was asked. Sweeps find by the row what it leaves undone.

@@ -1,4 +1,5 @@
-// ITEMS OF A BATCH: making a batch, adding items, closing its lanes. How a batch counts and ends is in `batch-counts.ts`.
+// ITEMS OF A BATCH: making a batch, adding items, closing its lanes. How a batch counts is in `batch-counts.ts`, how it ends in
+// `batch/batch-end.ts`.
 
 import { lanesInAStep } from './purge.ts'
 

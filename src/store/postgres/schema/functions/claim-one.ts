@@ -1,33 +1,47 @@
-// ONE JOB ALONE: the claim of a queue that is almost idle; a part of `claim.ts`. Where a job comes now and then, the time until
-// it is picked up is the time of a claim on a server that must fetch everything again: code, plans, tables. So this function
-// does what `claim` would do, by one look and four writes.
+// ONE JOB ALONE: the claim of a queue that is almost idle; a part of `claim.ts`, which defines the terms. Where a job comes now
+// and then, the time until it is picked up is the time of one claim, by a server whose caches have gone cold: code, plans and
+// tables have to come into them again. So this function does what `claim` would do, by one look and four writes: the lease, the
+// counts, the new cursor row, and the removal of the old one.
 //
 // CONDITIONS. It claims only where all of this holds:
 //
-//   - the queue has one open lane, which the caller knows by number and epoch; it is of no batch and has no limit;
-//   - no job that was released or rescued waits in the lane beside it, or may yet, and no job was passed over for being too late;
-//   - no job of a gap waits before the cursor, and no gap is to be removed unless a job is taken as well;
-//   - after the cursor there is one job at most (or one is wanted), without `startBefore` and without a dedup key of scope
+//   - The queue has one open lane, which the caller knows by its number and its epoch (128 random bits of the lane, so that a
+//     lane of a restored or dropped schema is not mistaken for it). The lane is of no batch, and no limit of the queue and no
+//     rate of its keys is set.
+//   - The lane of jobs that came back, beside it, has no ready job and no gap. No job of either lane was passed over for being
+//     too late.
+//   - No job of an ended gap waits before the cursor. If there is no job to take, no gap has ended: to remove one is a new cursor
+//     row, which this function writes only with a job.
+//   - After the cursor there is one job at most (or one is wanted), without `startBefore` and without a dedup key of scope
 //     `waiting`.
 //
-// Where one of these does not hold, it has done nothing and answers one row without a lane; the caller then calls `claim`. The
-// caller does so, too, the next time after this one took long: only `claim` moves a cursor past rows that cannot be taken.
+// ANSWERS
+//
+//   - The job, and whether the conditions are likely to hold again (`is_plain`).
+//   - No row: the queue is paused, its key limit is being lowered, or there is no job.
+//   - One row without a lane: a condition does not hold, and nothing was done. The caller calls `claim` now, and does not try
+//     this function for that queue for 1 s.
+//
+// If it took 2 ms or longer (`v_long`), measured from the look on, many rows may have been walked over. Only `claim` moves a
+// cursor past rows that cannot be taken, so it comes next: now, if no job was found, or else for the next job (`is_plain` is
+// false).
 //
 // NO READY JOB IS LOST, by the argument of `claim.ts`:
 //
-//   1. The look is one statement, so one snapshot, under the lane's lock.
+//   1. The look is one statement, so one snapshot, under the lane's lock. Pause, lowering, limits and lanes are read by it, too,
+//      so nothing has to be read again.
 //   2. Transactions that are open in it, from the old cursor on, become gaps.
 //   3. A gap is removed when a snapshot that sees it ended finds none of its jobs.
 //
-// LOCKS are the same as in `claim`, in the same order, and so is what a crash leaves. The lane of released and rescued jobs is
-// not locked, because nothing is taken from it: a claim that moves its cursor meanwhile is seen whole or not at all.
+// LOCKS. The token, then the lane: the order of `claim`. What a crash leaves is the same, too. The lane of jobs that came back is
+// not locked, because nothing is taken from it. A claim that moves its cursor meanwhile is seen whole or not at all.
 //
 // FIGURES. The median of a pick-up after 60 to 120 ms without any call: on one machine 1.3 to 1.4 ms with `claim`, 0.95 with
 // this. On another 0.8, of which 0.3 are the round trip, 0.3 the look, and less than 0.2 all writes. Each table that is read or
 // written then takes 20 to 50 µs, whatever is done there. Tried, and not kept:
 //
-//   - all of it as one statement beside one for the locks, sent together without a function: 0.06 to 0.1 ms less, but then the
-//     client would know the conditions, and no schema would;
+//   - all of it as one statement beside one for the locks, sent together without a function: 0.06 to 0.1 ms less, but the
+//     conditions would be in the client, and a later schema could not change them for clients that are in use;
 //   - all writes as one statement: no gain;
 //   - fewer settings of the function: no gain.
 

@@ -1,4 +1,4 @@
-// CLAIM. A claim writes nothing per job. It moves the cursors of lanes, and lists the places that it took in a lease.
+// CLAIM. A claim writes nothing to the rows of jobs. It moves the cursors of lanes, and lists the places that it took in a lease.
 //
 //   lane:    place place place │ place place place place │ place …      (places in the order of ready_xid, ord)
 //                              ▲                         ▲
@@ -6,60 +6,75 @@
 //
 // TERMS
 //
-// - lane: the jobs of one queue and priority, or those of one batch among them. Beside each lane is another one, with
-//   the next number, for jobs that came back. Claims take from that one first.
+// - lane: the jobs of one queue and priority, or those of one batch among them. Beside each lane is another one, with the next
+//   number, for jobs that came back (released or rescued). Claims take from that one first.
 // - place: (`ready_xid`, `ord`), the transaction that made a job ready, and the job's turn in it.
 // - cursor: the newest row of `lane_cursor`. Places up to it have been passed.
 // - gap: a transaction that was open when the cursor passed its places. It is kept with the cursor, with the `ord` up to which
 //   its places were taken since.
-// - snapshot: what a statement sees. Transactions from its xmax on are not assigned yet for it. Below the xmax, those in its
-//   list are in progress, and all others have ended.
+// - snapshot: what a statement sees. Transactions from its xmax on are not assigned yet for it. Below the xmax, those in its list
+//   are in progress, and all others have ended.
+// - lease: a row that lists the places taken from one lane, the worker that has them, and until when.
+// - token: a random id that names one claim. All its leases carry it, and a settlement must show it.
+// - wanted: how many jobs the caller asks for (`p_max`). Limits of queues and batches may leave less.
 //
-// STEPS. A claim takes the lane's lock, and then looks for jobs in one statement, so in one snapshot. The lock is taken in a
-// statement of its own, because the snapshot of a statement is older than any lock that it waits for. Then, for each lane:
+// STEPS. A claim takes the lane's lock, and waits for it where another claim has it. Then it looks for jobs in one statement, so
+// in one snapshot. The lock is taken in a statement of its own, because the snapshot of a statement is older than any lock that
+// it waits for. Then, for each lane:
 //
-//   1. Read the gaps. From gaps that have ended since, take jobs first, in order. Where the limit of this claim ends inside a
+//   1. Read the gaps. From gaps that have ended since, take jobs first, in order. Where the number wanted is reached inside a
 //      gap, that gap stays with the place that was reached. Later gaps stay whole.
-//   2. Take places after the cursor, in order, up to the limit, and below the xmax of the snapshot.
+//   2. Take places after the cursor, in order, up to the number wanted, and below the xmax of the snapshot.
 //   3. Set the new cursor to the last place taken. If the scan came to its end, the new cursor is (xmax, 0), so cancelled and
-//      uncommitted rows before it are not walked again. Transactions in progress from the old cursor (inclusive) to the new one
-//      become gaps.
+//      uncommitted rows before it are not walked again. Transactions in progress from the old cursor's `xid` (inclusive) to the
+//      new one's (exclusive) become gaps. Inclusive, because after a cursor (xmax, 0) the number xmax is assigned later.
 //   4. Insert a new cursor row and delete the old one. This is done also where nothing was taken but gaps have ended.
 //
-// NO READY JOB IS LOST (no-hiding argument). Assume that a row has the place (x, o), and that a claim with the snapshot S set
-// the cursor after it without taking it.
+// NO READY JOB IS LOST (no-hiding argument). Assume that a ready job has the place (x, o), and that a claim with the snapshot S
+// set the cursor after it without taking it.
 //
 //   1. S did not see the row. Otherwise the claim would have taken it: it takes every place that it sees up to the new cursor
 //      (but for jobs that are too late, see below). So x had not committed for S: x was in progress, or not assigned yet.
 //   2. x was assigned. Not assigned means x ≥ xmax(S), and the cursor never passes (xmax(S), 0). So x was in progress.
-//   3. x became a gap. In progress means that x is in the list of S. The gaps are taken from the same S, and x is between the
-//      old and the new cursor.
-//   4. A gap stays until a later snapshot sees x ended. Then the same snapshot reads its places. They are taken, or the gap stays
-//      for the places that are left. So the row is taken by that claim or a later one.
+//   3. x became a gap. In progress means that x is in the list of S. The gaps are taken from the same S, and x is between the old
+//      and the new cursor.
+//   4. A gap stays until a claim has a snapshot in which x has ended. The same statement reads the places of x. They are taken,
+//      or the gap stays for the places that are left. So the row is taken by that claim or a later one.
 //
-// The argument needs three more facts:
+// The argument needs these facts, too:
 //
+//   - A job that was held, moved or released gets a new place when it is ready again, with the number of that transaction. So no
+//     job becomes ready at a place that a cursor has passed, other than in a gap.
 //   - Rows of a subtransaction carry the number of the whole transaction, which is in progress until the whole has ended.
 //   - A prepared transaction stays in the list until it is committed.
-//   - A claim's own number is never in its own list. So a claim is a transaction of its own (it refuses to run where a number
-//     has been assigned), and it never makes a job ready.
+//   - A claim's own number is never in its own list. So a claim is a transaction of its own (it refuses to run where a number has
+//     been assigned), and it never makes a job ready.
+//   - A crash may assign numbers again, those of transactions of which no WAL was flushed. But a cursor that survives has its
+//     commit in the WAL, and so has all that was written before it: the ends of all transactions below its xmax. So only numbers
+//     from that xmax on are assigned again, and they are after the cursor.
+//   - In another cluster the numbers mean nothing. A restore is repaired before claims go on (`repair-restored.ts`); a claim that
+//     finds its cursor ahead of the cluster raises HF003.
 //
-// LIMITS AND PAUSES. `lanes-to-claim.ts` chooses the lanes, their order, and what limits leave. That is read before the lanes
-// are locked, and the wait for a lock may be long. So the statement that looks for jobs reads once more whether the queue is
-// paused, its key limit is being lowered (`lower-limits.ts`), or it has a limit that was not there before. Then it takes
-// nothing from its lanes. See `await_claims`.
+// GAPS ARE FEW. A transaction becomes a gap of a lane at most once, and the first claim after its end removes it. So a lane has
+// no more gaps than transactions that are open or prepared at once, and those that have ended since its last claim. An open gap
+// costs its entry in the array, an ended one a look into the index.
 //
-// TOO LATE. A job whose `startBefore` is over is passed over; the sweep cancels it. It is marked as passed, so that it can be
-// claimed if the clock is set back.
+// LIMITS AND PAUSES. `lanes-to-claim.ts` chooses the lanes, their order, and what limits leave. That is read before the lanes are
+// locked, and the wait for a lock may be long. So the statement that looks for jobs reads once more whether the queue is paused,
+// its key limit is being lowered (`lower-limits.ts`), or it has a limit that was not there before. Then it takes nothing from its
+// lanes. See `await_claims`.
+//
+// TOO LATE. A job whose `startBefore` is over is passed over; the sweep cancels it. Each job with a `startBefore` has a row in
+// `overdue` until it starts. The claim sets `passed` there, so that the job can be claimed if the clock is set back.
 //
 // LOCKS. First the token, then limited queues and batches, then lanes in the order of their numbers. A claim that is sent again
 // because its answer was lost waits for the first by the token, finds the lease, and answers with the same jobs.
 //
-// CRASH. The commit does not wait for the disk. If it is lost, cursor, lease and counts are lost together, and the jobs are
-// ready as before. The token is then in no lease, so a settlement that shows it changes nothing.
+// CRASH. The commit does not wait for the disk. If it is lost, cursor, lease and counts are lost together, and the jobs are ready
+// as before. The token is then in no lease, so a settlement that shows it changes nothing.
 //
-// FIGURES. Plans are pinned. A plan made for an empty table, and kept by the session, took the bare cursor of bench/ 142 ms a
-// claim at 300,000 jobs instead of 2.
+// FIGURES. Plans are pinned by settings of the function (`pinned`). Otherwise a session keeps the plan that it made when the
+// table was empty. With such a plan, the bare cursor of bench/ took 142 ms a claim at 300,000 jobs, instead of 2.
 
 import { claimed, pinned } from './claim-one.ts'
 import { startsInTime } from './lanes-to-claim.ts'

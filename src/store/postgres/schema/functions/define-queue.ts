@@ -8,6 +8,27 @@
 // - any change inserts an event for each key with held jobs, because slots may be free now (`admit.ts`);
 // - a first rate inserts an event for each key with the number of jobs that have a slot and have yet to start (RATES in
 //   `admit.ts`).
+//
+// DEFINITIONS. What a job does not state is what its queue's stored definition says at the moment of the enqueue.
+//
+// PLAIN JOBS. A client remembers definitions together with the numbers of lanes, each with its epoch, and fills in what its
+// jobs do not state. The statement that enqueues reads the epoch of each queue's definition beside its lane. If it is another
+// one, the statement raises HF006, and the client forgets what it remembers and starts over. So the memory of a client never
+// decides, and a job costs no look-up.
+//
+// EPOCHS. A version is a counter, for operators. A server that was set back counts the same numbers again: after a failover
+// that lost version 1, another definition is version 1. So each version also has an epoch, 128 random bits that no server draws
+// twice.
+//
+// JOBS AS JSON. Those with a lane are checked the same way. Those with the name of their queue come from a caller's transaction
+// or from SQL, which must not be undone, and whose snapshot may be older than what any client remembers. They are filled in
+// here (`fill_in`), by the definition that their own transaction sees.
+//
+// REDEFINING locks the queue's row (no key update: lanes that refer to it may be opened meanwhile), so of two processes that
+// define at the same time the second sees what the first has stored. Enqueues read the row without a lock. One that commits
+// before the definition does has the old definition's defaults, as a job that was enqueued a moment earlier.
+//
+// The limits in `max_running` and so on are those in force: the override's where there is one, else the definition's.
 
 import { centuryMs } from './checks.ts'
 

@@ -93,7 +93,7 @@ begin
            -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
       from gone g where g.batch is not null group by g.batch
   ),
-  free_releases as (
+  freed_keys as (
     delete from holdfast.dedup d using gone g where d.queue = g.queue and d.key = g.dedup_key and d.seq = g.seq
   ),
   forgotten as (

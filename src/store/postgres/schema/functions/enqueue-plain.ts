@@ -1,4 +1,5 @@
-// ENQUEUE OF PLAIN JOBS: jobs that nothing can refuse and that hold no key, stored as one set; a part of `enqueue.ts`.
+// ENQUEUE OF PLAIN JOBS: jobs that nothing can refuse and that have neither a dedup key nor an idempotency
+// key, stored as one set; a part of `enqueue.ts`. They may have a limit key.
 //
 // WHICH ADMISSIONS FOLLOW. Jobs with a limit key are held, and event lists with their positions are inserted in the same
 // transaction (`admit.ts`). For a key that has free slots the call answers its event list, and the client asks for the

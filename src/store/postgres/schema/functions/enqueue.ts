@@ -1,7 +1,7 @@
 // ENQUEUE. There are two ways to store jobs:
 //
-// - jobs that nothing can refuse and that hold no key are stored as one set (`enqueue-plain.ts`; one such job alone:
-//   `enqueue-one.ts`);
+// - jobs that nothing can refuse and that have neither a dedup key nor an idempotency key are stored as one set
+//   (`enqueue-plain.ts`; one such job alone: `enqueue-one.ts`);
 // - the others are stored one after the other, each request as a whole. A request is refused with all its jobs, and never fails
 //   the other requests of the call.
 //

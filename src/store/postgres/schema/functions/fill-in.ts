@@ -1,6 +1,6 @@
 export const fillIn = `
 -- A job that names its queue, with what the job does not state filled in by the queue's definition as this transaction sees it
--- (DEFINITIONS in \`limit-key.ts\`). A transaction whose snapshot is older than the queue takes what the client knows of it
+-- (DEFINITIONS in \`define-queue.ts\`). A transaction whose snapshot is older than the queue takes what the client knows of it
 -- (\`opened\`, see \`place_of\`).
 create function holdfast.fill_in(p_job jsonb, p_no int) returns jsonb language plpgsql as $holdfast$
 declare

@@ -3,10 +3,10 @@
 import { admit } from './admit.ts'
 import { adoptJobs } from './adopt-jobs.ts'
 import { applyVerdict } from './apply-verdict.ts'
-import { batchAdmission } from './batch-admission.ts'
 import { batchControl } from './batch-control.ts'
 import { batchCounts } from './batch-counts.ts'
 import { batchItems } from './batch-items.ts'
+import { batchSlots } from './batch-slots.ts'
 import { cancelRequested } from './cancel-requested.ts'
 import { checks } from './checks.ts'
 import { claim } from './claim.ts'
@@ -88,7 +88,7 @@ export const functions: readonly string[] = [
   rateWindows,
   admit,
   batchCounts,
-  batchAdmission,
+  batchSlots,
   batchItems,
   batchControl,
   removeBatch,

@@ -1,29 +1,46 @@
-// WHICH LANES a claim looks at, and how many jobs it may take from them: a part of `claim.ts`.
+// WHICH LANES a claim looks at, and how many jobs it may take from them: a part of `claim.ts`, which defines the terms.
 //
-//   open lanes of the queues asked for ──▶ order ──▶ looks at 64 lanes at a time ──▶ lanes that surely give a job, up to 64
+//   open lanes of the queues asked for ──▶ order ──▶ looks at 64 lanes at a time ──▶ lanes that have a job, up to 64
 //
-// LIMITS of queues and batches. A claim takes no more than such a limit leaves:
+// OPEN LANES. A lane is made, open, by the first enqueue that needs it (`open-lanes.ts`). Lanes of plain jobs stay open. The
+// lanes of a batch are closed by the transaction that pauses, cancels, deletes or finishes the batch, and opened again by the one
+// that resumes it or retries its dead items (`open_batch_lanes`). A lane that is made while its batch is paused is made closed.
 //
-//   1. It takes the lock of each limited queue and batch, before those of lanes.
-//   2. Under the lock it reads how many jobs run: the sum of counted changes.
-//   3. The sum is never too low. Every claim that adds to it has the same lock. A settlement that has not committed yet is not
-//      in the sum, which only makes it too high.
+// LIMITS of queues and batches. A claim takes no more than they leave: the concurrency of the queue minus its jobs that run; the
+// rate of the queue minus the starts that still count (`limit_start`, under the queue's number); the concurrency of the batch
+// minus its items that run.
+//
+//   1. The claim takes the lock of each limited queue and batch, before those of lanes.
+//   2. Under the lock it reads how many jobs run: the sum of `running` in `tally` or `batch_tally`, to which every claim and
+//      every settlement adds a row. Starts are rows that claims insert.
+//   3. What it reads is never too low. Every claim that adds to it has the same lock until it has committed. A settlement that
+//      has not committed yet is missing, which only makes the sum too high.
+//
+// A start counts for one window from its claim on. When it counts no more, the sweep wakes the claims (`end_windows`).
 //
 // BATCHES. Closed lanes are passed over. A pause closes the lanes, and after its commit waits for the claims at work there
-// (`await_batch_claims`). A claim reads under the lane's lock once more whether the lane is open. So once the pause has
-// answered, no item starts.
+// (`await_batch_claims`). A claim reads under the lane's lock once more whether the lane is open. So once the call that pauses
+// has returned, no item starts.
 //
-// PAUSES AND LOWER LIMITS of queues. A claim reads the queue once more under the locks of its lanes. A pause, or a limit that
-// was lowered, waits for the claims that have these locks (`await_claims`). Once it has answered, no job starts by what was
-// before.
+// PAUSES AND LOWER LIMITS of queues. A claim reads the queue once more under the locks of its lanes. The call that pauses a
+// queue, or lowers a limit, waits after its commit for the claims that have these locks (`await_claims`). So once that call has
+// returned, no job starts that the pause or the new limit forbids.
 //
 // NO LANE IS LEFT OUT WITHOUT A CAUSE (no-hiding argument). A lane with a job that can be taken is left out of a claim only in
 // these cases:
 //
-//   1. A limit of its queue or batch leaves nothing. A settlement changes that.
-//   2. Enough lanes before it in the order give the jobs that are wanted, or 64 do. The order is by priority, so jobs of a
-//      lower priority wait while there are others: that is what a priority means. Within a queue and priority the order is
-//      drawn anew for each claim, so none of its lanes starves.
+//   1. Its queue is paused, or its key limit is being lowered (`lower-limits.ts`). To resume the queue, or the end of the
+//      lowering, changes that.
+//   2. It is closed, because its batch is paused, cancelled or finished.
+//   3. A limit of its queue or batch leaves nothing. A settlement changes that, or the end of a window.
+//   4. Enough lanes before it in the order had a job when they were looked at: as many as jobs are wanted, or 64. The order is by
+//      priority, so jobs of a lower priority wait while there are others: that is what a priority means. Within a queue and
+//      priority the order is drawn anew for each claim, so none of its lanes starves.
+//   5. Its job committed after the look. The next claim finds it.
+//
+// WHAT A LOOK COUNTS. A lane has a job if one is after its cursor, or in a gap that has ended. The look is before the locks of
+// the lanes, so another claim may take that job first. Then this claim takes fewer jobs than wanted, and the next one looks
+// again.
 //
 // A lane with nothing to take, but many rows after its cursor that cannot be taken, makes looks slow. It is added to the lanes,
 // so that the claim moves its cursor past these rows.
@@ -92,8 +109,8 @@ begin
 end $holdfast$;
 
 -- Waits for the claims that are at work in some lanes of a queue, those after p_after. Answers the last of these lanes; null:
--- there are no more. It is called after a pause or a limit was committed. Once all lanes were waited for, no claim goes by what
--- was before:
+-- there are no more. It is called after a pause or a limit was committed. Once all lanes were waited for, no claim takes a job
+-- that the pause or the limit forbids:
 --
 -- 1. A claim that has a lane's lock by then is waited for here.
 -- 2. A claim that gets the lock later reads the queue once more, and sees the change.
@@ -120,7 +137,7 @@ $holdfast$;
 -- - Order: by priority. Plain jobs and batches of one queue and priority come in an order that is drawn anew each time, so none
 --   of them starves.
 -- - Choice: of many lanes only those that may give a job, because it is cheaper to look at 64 lanes in one statement than to
---   lock them. Looks follow each other until as many lanes surely give a job as jobs are wanted. The lanes of a batch with a
+--   lock them. Looks follow each other until as many lanes have a job as jobs are wanted. The lanes of a batch with a
 --   limit count as one. Lanes of queues with a limit do not count, because they may give one job between them. (All lanes in
 --   one look: 25 ms a claim where 1,000 batches are open.)
 -- - Lanes where only gaps have ended come last: they have something to remove and nothing to give, and must not displace lanes
@@ -224,7 +241,7 @@ begin
         or exists (select from holdfast.overdue o where o.lane = u.lane and o.passed)
         or c.xid > pg_snapshot_xmax(pg_current_snapshot()); -- from another cluster: the claim raises HF003
 
-    -- 4. Count what surely gives a job: a lane, or a batch with a limit.
+    -- 4. Count what has a job: a lane, or a batch with a limit.
     foreach v_lane in array coalesce(v_found, '{}') loop
       exit when cardinality(v_givers) >= p_max; -- more would be locked in vain
       v_busy := v_busy || v_lane;

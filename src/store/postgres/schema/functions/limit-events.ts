@@ -1,3 +1,17 @@
+// LIMIT EVENTS: positions in waiting lists, and how events and event lists that no admission has taken are found again. The
+// protocol and its argument are in `admit.ts`.
+//
+// THE SWEEP'S LOOK (`pending_limit_events`) reads events and event lists by `xid`, up to so many of each. It also answers the
+// xmin of its snapshot. If these were all, the next look of that process begins there: below it every transaction has ended, and
+// what it left was found. Once a minute a look begins at 0, for what a crash of the server brought back.
+//
+// It finds what has no other admission coming:
+//
+// - events of callers' transactions, of promoted jobs, of windows that are over, and of limits that were changed;
+// - event lists of full keys, and those that handovers insert to move `waiting_from`;
+// - events that an admission inserted itself;
+// - events and event lists of calls whose process died, or failed to ask.
+
 export const limitEvents = `
 -- The ord of a held job: its position in the waiting list of its limit key. It orders by priority, then jobs that came back
 -- before new ones, then by arrival. The ords of jobs that are not held are below all of these.

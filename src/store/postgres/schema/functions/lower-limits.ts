@@ -1,45 +1,55 @@
-// LOWERING a limit of keys. Jobs that are ready were admitted under the limit before, and there may be more of them than the
-// new one leaves beside those that run. The surplus is held again: items of batches first, and of those and of other jobs the
-// last in the order of claiming. Each goes back to the position that it had in the waiting list of its key. Jobs that run are
-// left alone.
+// LOWERING a limit of keys: a lower concurrency, a lower rate, or a first one of either. Jobs that are ready were admitted under
+// the limit before. There may be more of them than the new one leaves beside those that run. This surplus is held again: items of
+// batches first (as on SQLite; no argument here depends on it), and of items and of other jobs the last in the order of claiming.
+// Each goes back to the position that it had in the waiting list of its key. Jobs that run are left alone.
 //
-//   limit stored ──▶ claims stop ──▶ surplus counted ──▶ surplus held again, page by page ──▶ claims go on
-//   (lowering set)   (2, 3)          (4)                 (5)                                 (6: lowering taken away)
+//   limit stored ──▶ admissions, claims waited for ──▶ surplus counted ──▶ surplus held again, page by page ──▶ claims go on
+//   (1: lowering set) (2, 3)                           (4)                 (5)                                 (6: lowering null)
 //
-// STEPS
+// Terms are those of `admit.ts`. Slots are counted for every job with a limit key, also where there is no limit. So a first limit
+// finds the right counts.
 //
-//   1. The transaction that stores the limit gives `queue.lowering` a number. While it is there, claims pass over the queue:
-//      they read it once more under the locks of their lanes, as they read whether a queue is paused. So no claim goes beyond
-//      the new limit.
-//   2. Wait for the claims that are at work, lane by lane (`await_claims`).
-//   3. Wait for the admissions that are at work (`await_admissions`): `admit` and `admit_next` have the queue's LOWER_LOCKS,
+// STEPS. The transaction that stores the limit does step 1 (`set_limits`). The process that called it does the others before it
+// answers (`limits/lower.ts`). A sweep does them for every queue where `lowering` is left.
+//
+//   1. `queue.lowering` gets a number. While it is there, claims pass over the queue: they read it once more under the locks of
+//      their lanes, as they read whether a queue is paused. So no claim goes beyond the new limit.
+//   2. Wait for the admissions that are at work (`await_admissions`): `admit` and `admit_next` have the queue's LOWER_LOCKS,
 //      shared. From then on jobs become ready only by the new limit.
-//      Steps 2 and 3 do not depend on each other.
-//   4. Count the surplus of each key, in one pass (`surplus`). From here on it only shrinks.
-//   5. Walk over the lanes, each from its end, in pages of a bounded size (`ready_page`), and hold the surplus again, a
-//      transaction for each page (`return_surplus`).
-//   6. Take `lowering` away, unless another change has set another number.
+//   3. Wait for the claims that are at work, lane by lane (`await_claims`). Steps 2 and 3 do not depend on each other.
+//   4. Count the surplus of each key, in one pass over the ready and running jobs of the queue (`surplus`): of concurrency and
+//      rate, what is more. From here on it only shrinks.
+//   5. Walk over the lanes, each from its end, in pages of 1,000 rows (`ready_page`), and hold the surplus again, a transaction
+//      for each page (`return_surplus`).
+//   6. Set `lowering` to null, unless another change has set another number. Then step 2 looks again: for that other change, or
+//      to find that nothing is left to do.
+//
+// COST. Until step 6 claims pass over the whole queue, also over keys without a surplus. That takes as long as the admissions and
+// claims at work, one pass over the jobs, and one over the lanes. It takes longer if another open transaction has locked ready
+// jobs of a key, and the other ready jobs of that key are fewer than its surplus: until that transaction ends.
 //
 // WHY NO JOB IS LEFT WAITING
 //
-//   1. Every page inserts events for its keys, with the slots freed and the first position. So the first held jobs of the key
-//      are admitted again as far as the new limit allows (`admit.ts`).
-//   2. More jobs may go back than must, if two processes do this at the same time, or a job ends between 4 and 5. By 1 that
-//      costs only time.
+//   1. Every page inserts events for its keys, with the slots freed and the first position. So the first held jobs of the key are
+//      admitted again as far as the new limit allows (`admit.ts`).
+//   2. More jobs may go back than must, if two processes do this at the same time, or a job ends between 4 and 5. They are
+//      admitted again because of these events, so they are only delayed.
 //   3. A crash leaves `lowering` as it is, and a sweep starts over at 2.
 //
 // LOCKS
 //
-// - Step 3 waits with no other lock.
+// - Step 2 waits for LOWER_LOCKS with no other lock.
 // - `admit` takes the shared lock before any other. `admit_next` has locked rows of jobs by then, so it only tries; if it does
 //   not get the lock it inserts an event list instead. So there is no circle of waits.
-// - A page of step 5 has the admission lock of a batch and one lane, and waits for no row (`lock-jobs.ts`). Rows that other
-//   transactions have locked are passed over, and earlier jobs of the key go back instead.
-// - If too few are left, the caller waits for such a row with no lock at all, and starts over at 2. A sweep never waits for a
-//   row; then claims pass over the queue until its next sweep.
+// - Both read the limit in a statement after the one that takes the lock, so with a younger snapshot. If they have the lock
+//   before step 2, it waits for them. If after, they see the new limit, because it was committed before step 2.
+// - A page of step 5 has the admission lock of a batch and one lane, and waits for no row (`lock-jobs.ts`). A row that another
+//   transaction has locked is passed over. Instead a job of the same key goes back that would be claimed before it.
+// - If a key still has a surplus at the end, and a row of it was locked, the caller waits for that row with no lock at all, and
+//   starts over at 2. A sweep does not wait for that row: it leaves `lowering` to the next sweep, about 1 s later.
 
 export const lowerLimits = `
--- Step 3. The number of the queue, and the number in \`lowering\`; nulls: no limit is being lowered, or the caller may only
+-- Step 2. The number of the queue, and the number in \`lowering\`; nulls: no limit is being lowered, or the caller may only
 -- enqueue. When it answers, admissions by the limit before have committed.
 create function holdfast.await_admissions(p_queue text, out no int, out lowering bigint) language plpgsql as $holdfast$
 begin

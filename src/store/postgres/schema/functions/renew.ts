@@ -12,7 +12,7 @@ begin
   perform from holdfast.lease l where l.token = any (p_tokens) order by l.no for update;
   v_now := holdfast.now_ms(p_now);
   return query
-    with held as materialized (
+    with leased as materialized (
       select f.turn, f.claim, f.worker, f.started_at, f.lane, f.xid, f.ord, p_leases_ms[f.turn] as lease_ms,
              j.cancel is not null as cancel
         from holdfast.find_leased(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
@@ -23,9 +23,9 @@ begin
       select p_tokens[h.claim], h.lane, h.worker, h.started_at, v_now, v_now + h.lease_ms,
              array_agg(h.xid), array_agg(h.ord)
         -- Of several renewals of one lease the last counts.
-        from (select distinct on (lane, xid, ord) * from held order by lane, xid, ord, turn desc) h
+        from (select distinct on (lane, xid, ord) * from leased order by lane, xid, ord, turn desc) h
        group by h.claim, h.lane, h.worker, h.started_at, h.lease_ms
     )
-    select h.turn, v_now + h.lease_ms, h.cancel from held h;
+    select h.turn, v_now + h.lease_ms, h.cancel from leased h;
 end $holdfast$;
 `

@@ -69,7 +69,7 @@ create table holdfast.queue (
   on_dead text,
   definition jsonb, -- whole; null: it was never defined
   version int not null default 0, -- of the definition, a counter for operators
-  definition_epoch uuid not null default gen_random_uuid(), -- drawn anew with each version; see functions/limit-key.ts
+  definition_epoch uuid not null default gen_random_uuid(), -- drawn anew with each version; see functions/define-queue.ts
   attempts smallint not null default 5, -- of jobs that do not state them; priority likewise
   priority smallint not null default 5,
   key_path text, -- where the payload has the limit key

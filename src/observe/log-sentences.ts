@@ -405,7 +405,7 @@ function batchControl(done: string): Words<BatchControlName> {
 
 const skippedFor = {
   missed: 'no process ran to fire them in time',
-  held: 'the job of an earlier slot has not ended yet',
+  duplicate: 'the job of an earlier slot has not ended yet',
 } as const
 
 function ofJob(event: JobFacts, message: string, plural: string, facts: LogFacts): LogLine {

@@ -1,5 +1,5 @@
-// Who holds a job is told soon that somebody asked to cancel it, and can ask. Both are promised to the client, which no other
-// test can see at work: so these speak to the store itself.
+// The worker that holds a job is notified soon of a requested cancel, and can query it. The store promises both to the client. No
+// other test can observe that, so these tests call the store directly.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
@@ -8,74 +8,74 @@ import type { LeaseRef, Store } from '../../src/store/store.ts'
 import { claimOne, hour } from './expect.ts'
 import type { InWorld } from './world.ts'
 
-/** For who hears of it in another process; whoever is in the same one hears at once. */
+/** The longest time until another process is notified. The same process is notified at once. */
 const promisedMs = 1_000
 
-export function toldOfCancelTests(inWorld: InWorld): void {
+export function cancelNotificationTests(inWorld: InWorld): void {
   describe('a request to cancel a running job', () => {
     test(
-      'is told to who subscribed to the same store at once, by its id',
+      'notifies subscribers of the same store at once, with the id',
       inWorld(async ({ store }) => {
-        const [own, told] = await subscribed(store)
+        const [own, notices] = await subscribed(store)
         const [id, hold] = await held(own)
         const asked = performance.now()
         const [answer] = await own.cancel([{ id, effects: null }])
         assert.deepEqual(answer, { status: 'requested', enqueued: [] })
-        assert.deepEqual(await told.nextIds(), [id])
+        assert.deepEqual(await notices.nextIds(), [id])
         assert.ok(performance.now() - asked < promisedMs)
         assert.deepEqual(await own.cancelRequested([hold]), [true])
       }),
     )
 
     test(
-      'is told to every other process within a second, and what it then asks is so',
+      'notifies every other process within a second, and a query then returns true',
       inWorld(async ({ holdfast, store }, t) => {
-        const [own, told] = await subscribed(store)
+        const [own, notices] = await subscribed(store)
         const tookMs: number[] = []
         for (let n = 0; n < 5; n++) {
           const [id, hold] = await held(own)
-          await own.cancelRequested([hold]) // who holds jobs asks now and then, and so the store knows to listen
-          told.forget()
+          await own.cancelRequested([hold]) // a worker queries now and then, so that the store listens
+          notices.clear()
           await holdfast.cancel(id)
           const asked = performance.now()
-          let ids = await told.next()
-          while (ids !== null && !ids.includes(id)) ids = await told.next()
+          let ids = await notices.next()
+          while (ids !== null && !ids.includes(id)) ids = await notices.next()
           tookMs.push(performance.now() - asked)
           assert.deepEqual(await own.cancelRequested([hold]), [true])
         }
-        t.diagnostic(`told after ${tookMs.map((ms) => ms.toFixed(1)).join(', ')} ms`)
-        for (const ms of tookMs) assert.ok(ms < promisedMs, `told after ${ms} ms`)
+        t.diagnostic(`notified after ${tookMs.map((ms) => ms.toFixed(1)).join(', ')} ms`)
+        for (const ms of tookMs) assert.ok(ms < promisedMs, `notified after ${ms} ms`)
       }),
     )
 
     test(
-      'is not told of a job that waited: that one has ended',
+      'sends no notification for a waiting job: that one has ended',
       inWorld(async ({ holdfast, store }) => {
-        const [own, told] = await subscribed(store)
+        const [own, notices] = await subscribed(store)
         const { id } = await holdfast.queue('mail').enqueue(1)
         await own.cancel([{ id, effects: null }])
         const [running] = await held(own)
         await own.cancel([{ id: running, effects: null }])
-        assert.deepEqual(await told.nextIds(), [running])
+        assert.deepEqual(await notices.nextIds(), [running])
       }),
     )
 
     test(
-      'is told no more to who has stopped listening',
+      'does not notify a subscriber that has unsubscribed',
       inWorld(async ({ store }) => {
         const own = await store()
-        const heard: unknown[] = []
-        own.subscribe({ onCancel: (ids) => heard.push(ids) })()
+        const received: unknown[] = []
+        own.subscribe({ onCancel: (ids) => received.push(ids) })()
         const [id] = await held(own)
         await own.cancel([{ id, effects: null }])
-        assert.deepEqual(heard, [])
+        assert.deepEqual(received, [])
       }),
     )
   })
 
   describe('whether a cancel was requested', () => {
     test(
-      'is told for each hold in its place, and changes nothing',
+      'is answered for each lease at its index, and the query changes nothing',
       inWorld(async ({ holdfast, store, clock }) => {
         const own = await store()
         await holdfast.queue('mail').enqueueMany(Array.from({ length: 5 }, (_, payload) => ({ payload })))
@@ -89,12 +89,12 @@ export function toldOfCancelTests(inWorld: InWorld): void {
         assert.deepEqual(await own.cancelRequested(twice), [true, true])
         assert.deepEqual(await own.cancelRequested([]), [])
         await clock.advance(hour)
-        assert.equal((await holdfast.sweep()).rescued, 5, 'asking does not renew')
+        assert.equal((await holdfast.sweep()).rescued, 5, 'a query does not renew')
       }),
     )
 
     test(
-      'is false for a hold that was lost, whoever holds the job now, and for one that never was',
+      'is false for a lost lease, whichever worker holds the job now, and for an unknown one',
       inWorld(async ({ holdfast, store }) => {
         const own = await store()
         const { id } = await holdfast.queue('mail').enqueue(1)
@@ -116,7 +116,7 @@ function toHold({ job, fence }: Lease): LeaseRef {
   return { id: job.id, fence }
 }
 
-/** A job that is held through this very store. */
+/** A job that is claimed through this store. */
 async function held(store: Store): Promise<[id: string, hold: LeaseRef]> {
   const id = randomUUID()
   await store.enqueue([{ jobs: [{ ...plainJob, id }] }])
@@ -141,30 +141,30 @@ const plainJob = {
   limitKey: null,
 } as const satisfies Omit<Parameters<Store['enqueue']>[0][number]['jobs'][number], 'id'>
 
-interface Told {
+interface CancelNotices {
   next(): Promise<readonly string[] | null>
-  /** Of those that say which. */
+  /** The next notice that names ids. */
   nextIds(): Promise<readonly string[]>
-  forget(): void
+  clear(): void
 }
 
-/** A store of one's own, and what it tells of cancels, one after the other. */
-async function subscribed(open: () => Promise<Store>): Promise<[Store, Told]> {
+/** A new store, and its notices of cancels, one after the other. */
+async function subscribed(open: () => Promise<Store>): Promise<[Store, CancelNotices]> {
   const store = await open()
-  const heard: (readonly string[] | null)[] = []
+  const received: (readonly string[] | null)[] = []
   let wake = Promise.withResolvers<void>()
   store.subscribe({
     onCancel(ids) {
-      heard.push(ids)
+      received.push(ids)
       wake.resolve()
     },
   })
   const next = async () => {
-    while (heard.length === 0) {
+    while (received.length === 0) {
       wake = Promise.withResolvers<void>()
       await wake.promise
     }
-    return heard.shift() as readonly string[] | null
+    return received.shift() as readonly string[] | null
   }
   const nextIds = async () => {
     for (;;) {
@@ -172,5 +172,5 @@ async function subscribed(open: () => Promise<Store>): Promise<[Store, Told]> {
       if (ids !== null) return ids
     }
   }
-  return [store, { next, nextIds, forget: () => void heard.splice(0) }]
+  return [store, { next, nextIds, clear: () => void received.splice(0) }]
 }

@@ -1,9 +1,9 @@
-// What a handler in a thread says beside its result reaches the store as it does from anywhere.
+// The annotations and offers of a handler in a thread are stored like those of any other handler.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { open } from '../../src/index.ts'
 
-test('outcomes, warnings, costs and offers come out of a thread', async () => {
+test('outcomes, warnings, costs and offers of a handler in a thread are stored', async () => {
   await using holdfast = await open('sqlite::memory:', { logger: false })
   const items = ['save', 'fail', 'offer'].map((payload) => ({ queue: 'mail', payload, attempts: 1 }))
   const batch = await holdfast.batch({ name: 'threads' }, items)

@@ -1,12 +1,12 @@
-// What becomes of claimed jobs: every way to settle, with effects and without, once, twice, late, or never.
+// Settlements of claimed jobs: in every way, with effects and without, once, twice at once, late, or never.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { AnnotationOptions } from '../../src/lease/annotations.ts'
 import type { Lease } from '../../src/lease/lease.ts'
-import type { Way } from './journal.ts'
+import type { SettleMethod } from './journal.ts'
 import { beforeKey, byHand, completions, effectsOf, leaseMaxMs, limited, type World, work } from './world.ts'
 
-const fates = {
+const choices = {
   done: 40,
   retry: 12,
   dead: 6,
@@ -15,34 +15,34 @@ const fates = {
   cancelled: 4,
   renewed: 6,
   twice: 6,
-  doomed: 3,
+  badEffect: 3,
   abandoned: 15,
 } as const
 
-/** Leases that somebody comes back to at this time: while they hold, once their time is over, or when others have the job. */
+/** Leases that are settled only at this time: while they hold, after they have expired, or when another claim has the job. */
 export type Abandoned = { readonly lease: Lease; readonly worker: string; readonly at: number }[]
 
-/** Answers how many it had. */
+/** Returns how many jobs were claimed. */
 export async function claimAndSettle(world: World, label: string, abandoned: Abandoned): Promise<number> {
   const { random, waitMs = 20 } = world
   const queues = random.pick([['work'], byHand.map(({ name }) => name), ['after', 'deaths']])
   const leases = await claim(world, label, { queues, max: 1 + random.below(20), wait: waitMs })
-  await Promise.all(leases.map((lease, n) => meetFate(world, lease, label, `${label}-${n}`, abandoned)))
+  await Promise.all(leases.map((lease, n) => settleAtRandom(world, lease, label, `${label}-${n}`, abandoned)))
   return leases.length
 }
 
-interface Claiming {
+interface ClaimOptions {
   readonly queues: readonly string[] | '*'
   readonly max: number
   readonly wait: number
   readonly leaseMs?: number
 }
 
-/** By the definitions, so that their backoff counts. */
+/** Claims by definition rather than by name, so that the backoff of the definition applies. */
 export async function claim(
   { holdfast, journal, random }: World,
   worker: string,
-  { queues, max, wait, leaseMs = Math.round(random.between(leaseMaxMs / 2, leaseMaxMs)) }: Claiming,
+  { queues, max, wait, leaseMs = Math.round(random.between(leaseMaxMs / 2, leaseMaxMs)) }: ClaimOptions,
 ): Promise<Lease[]> {
   let leases: Lease[] = []
   await journal.ask('claim', { worker, queues, leaseMs }, async () => {
@@ -55,19 +55,25 @@ export async function claim(
 
 const definitions = new Map([...byHand, ...limited].map((definition) => [definition.name, definition]))
 
-async function meetFate(world: World, lease: Lease, worker: string, tag: string, abandoned: Abandoned): Promise<void> {
+async function settleAtRandom(
+  world: World,
+  lease: Lease,
+  worker: string,
+  tag: string,
+  abandoned: Abandoned,
+): Promise<void> {
   const { random } = world
-  const settle = (as: Way, options?: Omit<Settling, 'worker' | 'as'>) =>
+  const settle = (as: SettleMethod, options?: Omit<SettleOptions, 'worker' | 'as'>) =>
     settleAs(world, lease, { worker, as, ...options })
   if (lease.job.queue !== work.name) {
-    // Follow-ups have none of their own, or there would be no end of them.
+    // Follow-ups have no follow-ups of their own. Otherwise they would never end.
     await settle(random.weighted({ done: 8, release: 1, snooze: 1 }))
     return
   }
-  // Whoever has it again shall have it for a while: the first may come back meanwhile.
-  const isLeftAgain = lease.job.attempt > 1 && random.chance(0.4)
-  const fate = isLeftAgain ? 'abandoned' : random.weighted(fates)
-  switch (fate) {
+  // A job that is claimed again is often abandoned again, so that a late settlement of the first claim meets a second holder.
+  const isAbandonedAgain = lease.job.attempt > 1 && random.chance(0.4)
+  const choice = isAbandonedAgain ? 'abandoned' : random.weighted(choices)
+  switch (choice) {
     case 'abandoned':
       abandoned.push({ lease, worker, at: world.now() + random.between(0, 3 * leaseMaxMs) })
       return
@@ -84,22 +90,22 @@ async function meetFate(world: World, lease: Lease, worker: string, tag: string,
       await renew(world, lease, worker)
       return
     }
-    case 'doomed':
-      await settle('done', { tag, doomed: true })
+    case 'badEffect':
+      await settle('done', { tag, hasBadEffect: true })
       return
     case 'done':
     case 'dead':
     case 'cancelled':
-      await settle(fate, random.chance(0.6) ? { tag, deletes: random.chance(0.2) } : {})
+      await settle(choice, random.chance(0.6) ? { tag, deletes: random.chance(0.2) } : {})
       return
     default:
-      await settle(fate)
+      await settle(choice)
   }
 }
 
-const limitedFates = {
+const limitedChoices = {
   done: 40,
-  kept: 20,
+  delayed: 20,
   retry: 10,
   dead: 8,
   release: 6,
@@ -107,32 +113,32 @@ const limitedFates = {
   renewed: 4,
   abandoned: 4,
 } as const
-const keptMaxMs = 40
+const delayMaxMs = 40
 
-/** The same of queues and batches that have a limit: some hold what they have for a while, so that others must wait. */
+/** The same for queues and batches that have a limit. Some jobs are kept for a while, so that others must wait for a slot. */
 export async function claimLimited(world: World, worker: string, abandoned: Abandoned): Promise<number> {
   const { random, waitMs = 20 } = world
   const names = limited.map(({ name }) => name)
   const queues = random.chance(0.5) ? names : [random.pick(names)]
   const leases = await claim(world, worker, { queues, max: 1 + random.below(12), wait: waitMs })
-  await Promise.all(leases.map((lease) => meetLimitedFate(world, lease, worker, abandoned)))
+  await Promise.all(leases.map((lease) => settleLimitedAtRandom(world, lease, worker, abandoned)))
   return leases.length
 }
 
-async function meetLimitedFate(world: World, lease: Lease, worker: string, abandoned: Abandoned): Promise<void> {
+async function settleLimitedAtRandom(world: World, lease: Lease, worker: string, abandoned: Abandoned): Promise<void> {
   const { random } = world
-  const isNotice = lease.job.queue === completions.name
-  const fate = isNotice ? random.weighted({ done: 8, release: 1, snooze: 1 }) : random.weighted(limitedFates)
-  if (fate === 'abandoned') {
+  const isCompletion = lease.job.queue === completions.name
+  const choice = isCompletion ? random.weighted({ done: 8, release: 1, snooze: 1 }) : random.weighted(limitedChoices)
+  if (choice === 'abandoned') {
     abandoned.push({ lease, worker, at: world.now() + random.between(0, 3 * leaseMaxMs) })
     return
   }
-  if (fate === 'kept') await sleep(random.below(keptMaxMs))
-  if (fate === 'renewed') await renew(world, lease, worker)
-  await settleAs(world, lease, { worker, as: fate === 'kept' || fate === 'renewed' ? 'done' : fate })
+  if (choice === 'delayed') await sleep(random.below(delayMaxMs))
+  if (choice === 'renewed') await renew(world, lease, worker)
+  await settleAs(world, lease, { worker, as: choice === 'delayed' || choice === 'renewed' ? 'done' : choice })
 }
 
-/** Somebody comes back to a lease, and tries. */
+/** Tries to settle a lease that was abandoned before. */
 export async function settleLate(world: World, label: string, abandoned: Abandoned): Promise<void> {
   const late = abandoned.findIndex(({ at }) => at < world.now())
   const [found] = late < 0 ? [] : abandoned.splice(late, 1)
@@ -141,8 +147,8 @@ export async function settleLate(world: World, label: string, abandoned: Abandon
 
 const shortMs = 30
 
-/** Somebody comes back to a lease just when another, mostly this very process, has the job. */
-export async function haunt(world: World, label: string): Promise<void> {
+/** Lets a lease expire, claims the job again, and settles with the first lease while the second holds it. */
+export async function settleAfterReclaim(world: World, label: string): Promise<void> {
   const { holdfast, journal } = world
   const settle = (leases: readonly Lease[], worker: string) =>
     Promise.all(leases.map((lease, n) => settleAs(world, lease, { worker, as: 'done', tag: `${worker}-${n}` })))
@@ -162,48 +168,48 @@ async function renew({ journal }: World, lease: Lease, worker: string): Promise<
   })
 }
 
-export interface Settling {
+export interface SettleOptions {
   readonly worker: string
-  readonly as: Way
+  readonly as: SettleMethod
   readonly tag?: string
   readonly deletes?: boolean
-  readonly doomed?: boolean
+  readonly hasBadEffect?: boolean
 }
 
 export async function settleAs(
   world: World,
   lease: Lease,
-  { worker, as, tag, doomed = false, ...options }: Settling,
+  { worker, as, tag, hasBadEffect = false, ...options }: SettleOptions,
 ): Promise<void> {
   const { journal, random } = world
   const deletes = options.deletes === true && tag !== undefined && (await putBefore(world, tag))
-  const effects = tag === undefined ? undefined : effectsOf(world, { tag, deletes, doomed })
+  const effects = tag === undefined ? undefined : effectsOf(world, { tag, deletes, hasBadEffect })
   const result = as === 'done' && random.chance(0.4) ? `result of ${worker}` : null
   const annotations = lease.job.batch === null ? {} : annotation(world)
   const { outcome, costs } = annotations
   const spent = costs && { costs }
-  const asked = { id: lease.job.id, fence: lease.fence, worker, as, result, tag: tag ?? null, deletes, doomed }
+  const asked = { id: lease.job.id, fence: lease.fence, worker, as, result, tag: tag ?? null, deletes, hasBadEffect }
   await journal.ask('settle', { ...asked, ...(outcome !== undefined && { outcome }) }, async () => {
     switch (as) {
       case 'done':
-        return told(await lease.done(result ?? undefined, effects, annotations))
+        return stateOf(await lease.done(result ?? undefined, effects, annotations))
       case 'dead':
-        return told(await lease.dead(new Error('given up'), effects, { ...spent }))
+        return stateOf(await lease.dead(new Error('given up'), effects, { ...spent }))
       case 'cancelled':
-        return told(await lease.cancelled(effects))
+        return stateOf(await lease.cancelled(effects))
       case 'retry': {
         const delay = random.chance(0.5) ? { delay: random.below(50) } : {}
-        return told(await lease.retry(new Error('once more'), { ...delay, ...spent }))
+        return stateOf(await lease.retry(new Error('once more'), { ...delay, ...spent }))
       }
       case 'release':
-        return told(await lease.release())
+        return stateOf(await lease.release())
       case 'snooze':
-        return told(await lease.snooze(random.below(50)))
+        return stateOf(await lease.snooze(random.below(50)))
     }
   })
 }
 
-/** Of an item. */
+/** The annotations of an item of a batch. */
 function annotation({ random }: World): AnnotationOptions {
   return {
     ...(random.chance(0.8) && { outcome: random.pick(['saved', 'duplicate', 'skipped']) }),
@@ -212,7 +218,7 @@ function annotation({ random }: World): AnnotationOptions {
   }
 }
 
-const told = ({ state }: Awaited<ReturnType<Lease['done']>>) => ({ state })
+const stateOf = ({ state }: Awaited<ReturnType<Lease['done']>>) => ({ state })
 
 async function putBefore({ holdfast, journal }: World, tag: string): Promise<boolean> {
   const key = beforeKey(tag)

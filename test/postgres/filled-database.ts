@@ -1,5 +1,5 @@
-// A database that has been lived in: jobs in every state, keys, entries, gaps, changes and progress; and what must be true
-// of it wherever it was restored.
+// A database with some history: jobs in every state, keys, entries, gaps, changes and progress; and the checks that must hold
+// wherever it is restored.
 import assert from 'node:assert/strict'
 import { Client } from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
@@ -7,20 +7,20 @@ import { open } from '../../src/open.ts'
 import { claimOne, claimOrder, readJob } from '../conformance/expect.ts'
 import { assertRecount } from './exactness-recount.ts'
 
-export interface Life {
+export interface Contents {
   readonly keyed: string
   readonly idempotent: string
   readonly dead: string
   readonly done: string
 }
 
-/** In the order in which they must be claimed after a restore: what ran comes first. */
+/** In the order in which they must be claimed after a restore: running jobs come first. */
 const waiting = ['ran', 'ran too', 'came back', 'late', 'keyed', 'idempotent', 'hurried', 'less urgent']
 
-/** Leaves nobody at work: what runs is held under leases of an hour, by a worker that is gone. */
-export async function liveIn(url: string): Promise<Life> {
+/** Leaves no worker behind: running jobs have leases of an hour, of a worker that is gone. */
+export async function fillDatabase(url: string): Promise<Contents> {
   await using holdfast = await open(url)
-  await using watch = holdfast.watch() // so that changes are told
+  await using watch = holdfast.watch() // so that changes are recorded
   await watch.begun
   const mail = holdfast.queue('mail', { retain: { done: '7d', dead: '30d' } })
   await mail.enqueue('done')
@@ -46,7 +46,7 @@ export async function liveIn(url: string): Promise<Life> {
   return { keyed, idempotent, dead: dead.job.id, done: done.job.id }
 }
 
-/** A claim passes a transaction that is open: its job then lies behind the cursor, in a gap. */
+/** A claim passes an open transaction: its job is then behind the cursor, in a gap. */
 async function passOpenTransaction(holdfast: Holdfast, client: Client): Promise<void> {
   const mail = holdfast.queue('mail')
   await client.query('begin')
@@ -60,7 +60,7 @@ async function passOpenTransaction(holdfast: Holdfast, client: Client): Promise<
   assert.ok(rows.length > 0, 'there is a gap')
 }
 
-/** Lets a cluster use up numbers, so that one that was just made lags behind. */
+/** Uses up transaction numbers of a cluster, so that a new cluster is behind it. */
 export async function burnTransactions(url: string): Promise<void> {
   await withClient(url, async (client) => {
     await client.query('create temporary table burnt (n int)')
@@ -68,43 +68,43 @@ export async function burnTransactions(url: string): Promise<void> {
       for i in 1..5000 loop
         begin
           insert into burnt values (i);
-        exception when others then raise; -- makes it a transaction within, with a number of its own
+        exception when others then raise; -- makes it a subtransaction with its own number
         end;
       end loop;
     end $$`)
   })
 }
 
-/** What two processes find that open a restored database at the same moment. */
-export async function assertRestored(url: string, life: Life): Promise<void> {
+/** Two processes open a restored database at the same moment, and find everything as it was. */
+export async function assertRestored(url: string, contents: Contents): Promise<void> {
   const [holdfast, other] = await Promise.all([open(url), open(url)])
   await using _one = holdfast
   await using _two = other
-  await withClient(url, assertHealedOnce)
+  await withClient(url, assertRepairedOnce)
   assert.deepEqual(await countsOf(holdfast), { scheduled: 1, ready: 9, running: 0, done: 2, dead: 1 })
-  assert.equal((await readJob(holdfast, life.done)).state, 'done')
-  assert.equal((await readJob(other, life.dead)).attempts, 1)
+  assert.equal((await readJob(holdfast, contents.done)).state, 'done')
+  assert.equal((await readJob(other, contents.dead)).attempts, 1)
   assert.deepEqual((await holdfast.kv.get('cursor'))?.value, { page: 7 })
   const mail = other.queue('mail')
   const again = await mail.enqueue('keyed again', { dedup: { key: 'one of a kind' } })
-  assert.deepEqual(again, { id: life.keyed, status: 'duplicate' })
-  assert.equal((await mail.enqueue('idempotent', { idempotencyKey: 'once' })).id, life.idempotent)
+  assert.deepEqual(again, { id: contents.keyed, status: 'duplicate' })
+  assert.equal((await mail.enqueue('idempotent', { idempotencyKey: 'once' })).id, contents.idempotent)
   await mail.enqueue('new')
   await other.queue('made-since').enqueue('newer')
   const claimed = await claimOrder(holdfast, ['mail', 'made-since'])
   assert.deepEqual(claimed, [...waiting.slice(0, -1), 'new', 'newer', 'less urgent'])
-  assert.deepEqual(await claimOrder(other, '*'), [], 'nothing is claimed twice, and what is paused stays so')
+  assert.deepEqual(await claimOrder(other, '*'), [], 'no job is claimed twice, and paused queues stay paused')
   await other.resume('stopped')
   await (await claimOne(other, 'stopped')).done()
   await withClient(url, (client) => assertRecount(client))
 }
 
-/** Every ready job was given its place by one and the same transaction. */
-async function assertHealedOnce(client: Client): Promise<void> {
+/** One single transaction gave every ready job its place. */
+async function assertRepairedOnce(client: Client): Promise<void> {
   const { rows } = await client.query(
-    'select count(distinct ready_xid)::int as healers, (select count(*)::int from holdfast.progress) as told from holdfast.job',
+    'select count(distinct ready_xid)::int as repairs, (select count(*)::int from holdfast.progress) as progress from holdfast.job',
   )
-  assert.deepEqual(rows, [{ healers: 1, told: 0 }])
+  assert.deepEqual(rows, [{ repairs: 1, progress: 0 }])
   await assertRecount(client)
 }
 

@@ -1,12 +1,12 @@
-// Whoever watches hears of every transition: what was told last of a job is the state it is in. Asked each time state and
-// model are compared. Where time has passed for longer than a watch lasts, it begins anew with what is there.
+// Checks that a watch reports every transition: the last reported state of a job is its current state. It is checked each time
+// store and model are compared. If more time has passed than a watch lasts, it starts again from the current state.
 
 import { isHoldfastError } from '../../src/errors.ts'
 import type { JobRecord } from '../../src/job/record.ts'
 import type { Store } from '../../src/store/store.ts'
 import { givenIds } from './steps.ts'
 
-export class Told {
+export class WatchCheck {
   readonly #store: Store
   #states = new Map<string, string>()
   #mark: string | null = null
@@ -20,22 +20,22 @@ export class Told {
     this.#states = new Map(records.map(({ id, state }) => [id, state]))
   }
 
-  /** How what was told differs from what is, or null. */
+  /** How the reported states differ from the current ones, or null. */
   async differenceOf(records: readonly JobRecord[]): Promise<string | null> {
     if (this.#mark === null) return null
-    if (!(await this.#hear(this.#mark))) {
+    if (!(await this.#readChanges(this.#mark))) {
       await this.begin(records)
       return null
     }
-    await this.#store.watch() // goes on
+    await this.#store.watch() // extends the watch
     for (const [id, states] of statesOf(records.filter(isNamedOnce))) {
-      const told = this.#states.get(id) ?? 'nothing'
-      if (!states.includes(told)) return `job ${id} is ${states.join(' or ')}, and ${told} was told of it last`
+      const last = this.#states.get(id) ?? 'nothing'
+      if (!states.includes(last)) return `job ${id} is ${states.join(' or ')}, and the watch last reported ${last}`
     }
     return null
   }
 
-  async #hear(mark: string): Promise<boolean> {
+  async #readChanges(mark: string): Promise<boolean> {
     let after = mark
     try {
       for (let more = true; more; ) {
@@ -53,13 +53,15 @@ export class Told {
   }
 }
 
-/** Of each id the state of the job, or of several that had it. */
+/** For each id the state of its job, or of all jobs that have it. */
 function statesOf(records: readonly JobRecord[]): Map<string, string[]> {
   const named = Map.groupBy(records, ({ id }) => id)
   return new Map([...named].map(([id, jobs]) => [id, jobs.map(({ state }) => state)]))
 }
 
-/** An id that is used again names several jobs, of which some are gone: what was told last may be of any of them. */
+/**
+ * A given id may name several jobs, of which some are deleted. The last report may be about any of them, so it is not checked.
+ */
 function isNamedOnce({ id }: JobRecord): boolean {
   return !givenIds.includes(id)
 }

@@ -1,23 +1,25 @@
-// Which statements of the application may leave something for the statements behind them: a setting, a role, a temporary object.
+// Finds statements of the application that may leave something for later statements: a setting, a role, a temporary object.
 //
-// The jobs of a flush are settled in one transaction, each behind a savepoint. Releasing a savepoint keeps what the
-// job set: `set_config('app.tenant', 'a', true)` of one job would hold for the SQL effects of the next. The server cannot list what
+// WHY. The jobs of a flush are settled in one transaction, each behind a savepoint. Releasing a savepoint keeps what the job
+// set: `set_config('app.tenant', 'a', true)` of one job would hold for the SQL effects of the next. The server cannot list what
 // was set (a custom setting is in no view), so it cannot be put back. So a job whose statements may set something is settled in
 // a transaction of its own, in which it sees its own settings and no other job does.
 //
-// A statement may set something if
+// RULE. A statement may set something if
 //
 //   - it mentions `set_config` or temporary objects, or is a DO block or a CALL;
 //   - it calls a function of the database that is written in SQL or in a procedural language;
 //   - it names a table with a trigger whose function does one of these.
 //
-// The first is seen in its text. For the others the catalogs are asked, once a minute for each text: statements have parameters, so
-// there are few texts. Functions of the server and those written in C do not count. What a trigger's function calls in turn is not
-// followed; nor is code behind views, policies, defaults, operators and casts.
+// The first is seen in its text. For the others the catalogs are asked, once a minute for each text. There are few texts, because
+// statements have parameters. Functions of the server and those written in C do not count.
 //
-// COST. Most looks are in a map. A flush of 100 jobs with one plain insert each was not measurably slower: the medians of 40 flushes were 154, 166, 367
-// and 378 ms with this, and 330 and 364 ms without, on a machine whose speed varied as much. Lost: reading `pg_settings` before and after each
-// job. It takes 1 ms, and lists no custom setting.
+// LIMITS. What a trigger's function calls in turn is not followed. Nor is code behind views, policies, defaults, operators and
+// casts.
+//
+// COST. Most lookups are answered from a map. A flush of 100 jobs with one plain insert each was not measurably slower: the
+// medians of 40 flushes were 154, 166, 367 and 378 ms with this, and 330 and 364 ms without, on a machine whose speed varied as
+// much. Rejected: to read `pg_settings` before and after each job. It takes 1 ms, and lists no custom setting.
 
 import { firstWord } from './statement.ts'
 
@@ -42,7 +44,7 @@ export class Setters {
   }
 }
 
-/** What these may leave behind together. */
+/** The most that any of these statements may leave behind. */
 export async function mostOf(
   statements: readonly { readonly text: string }[],
   leavesOf: (text: string) => Promise<Leaves>,
@@ -80,7 +82,8 @@ const selectCode = `
          and (l.lanname not in ('internal', 'c', 'plpgsql') or l.lanname = 'plpgsql' and p.prosrc ~* $3))`
 
 async function callsCode(text: string, ask: AskCatalogs): Promise<boolean> {
-  // A comment may stand between a name and its parenthesis; what looks like a comment may be inside a string. So both are read.
+  // A comment may be between a name and its parenthesis, and what looks like a comment may be inside a string. So both forms
+  // are read.
   const names = namesIn(`${text}\n${text.replace(/\/\*[\s\S]*?\*\/|--[^\n\r]*/g, ' ')}`)
   if (names.all.length === 0) return false
   const [row] = await ask(selectCode, [JSON.stringify(names.called), JSON.stringify(names.all), setsInSource])

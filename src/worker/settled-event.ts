@@ -1,9 +1,8 @@
-// What became of a run, told as an event.
+// Emits how a run was settled, as an event.
 
 import type { Events, JobFacts, RunFacts } from '../events.ts'
-import { bounds } from '../job/bounds.ts'
 import type { JobError, JobState } from '../job/record.ts'
-import type { Settlement } from '../job/transition.ts'
+import { releasedTooOften, type Settlement } from '../job/transition.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import { isFate } from './fate.ts'
 
@@ -20,7 +19,7 @@ export interface SettledEvent {
   readonly runAt: number | null
 }
 
-export function tellSettled(events: Events, { facts, settlement, returned, state, runAt }: SettledEvent): void {
+export function emitSettled(events: Events, { facts, settlement, returned, state, runAt }: SettledEvent): void {
   switch (state) {
     case 'done':
       if (events.hasListener('job.done')) events.emit('job.done', { ...facts(), ...labelsOf(returned) })
@@ -32,11 +31,11 @@ export function tellSettled(events: Events, { facts, settlement, returned, state
       events.emit('job.cancelled', facts())
       break
     default:
-      tellWaiting(events, facts(), settlement, returned, runAt === null ? null : new Date(runAt))
+      emitWaiting(events, facts(), settlement, returned, runAt === null ? null : new Date(runAt))
   }
 }
 
-function tellWaiting(
+function emitWaiting(
   events: Events,
   facts: RunFacts,
   settlement: Settlement,
@@ -57,8 +56,7 @@ function labelsOf(returned: unknown): { readonly outcome: string | null; readonl
 }
 
 function errorOf(settlement: Settlement): JobError {
-  if ('error' in settlement) return settlement.error
-  return { name: 'ReleasedTooOften', message: `Released or snoozed ${bounds.freeReleases} times without finishing.` }
+  return 'error' in settlement ? settlement.error : releasedTooOften()
 }
 
 function endingOf(settlement: Settlement) {

@@ -1,12 +1,45 @@
-// ADMISSION OF ITEMS: a part of `admit.ts`, where ITEMS has the protocol and its argument.
+// ADMISSION OF ITEMS: the part of `admit.ts` that concerns batches. Its terms (key, slot, event, waiting list, admission) are
+// defined there.
 //
 //   an admission notes batch and key in batch_wait ──▶ the batch can start items ──▶ take_waits inserts events ──▶ admission
 //
-// `return_slots` is the way back: items of a paused batch give their slots back.
+// ITEMS of batches have limit keys like other jobs. An item is admitted only when its batch can start it. Otherwise it would keep
+// a slot from other jobs of its key while it waits itself.
+//
+// - How many more items a batch may admit (`admission_room`): its concurrency − items that run − items that are ready, with or
+//   without a key. Without a concurrency, any number; while its lanes are closed, none. A concurrency never changes.
+// - The waiting lists of items are always read from their beginning (`waiting_from` is for other jobs). Those of a batch that can
+//   start none are not read, however long they are. Of all waiting lists of a key, the first job that can start is admitted
+//   (`pick`).
+// - Under the locks of its keys an admission reads which batches with open lanes have items there, and takes their admission
+//   locks: up to 200; of more, those that can start some. The next statement picks, and only items of these batches.
+// - Where a key has free slots left, and a batch can start none or is not locked, its items wait for the batch alone. The
+//   admission notes key and batch in `batch_wait`.
+// - When a batch can start items again (an item ended, or waits for a time; the batch was resumed), the store calls `take_waits`
+//   after that transaction. It takes as many keys from `batch_wait` as the batch may admit items, up to 200, the earliest
+//   position first, and inserts an event for each. The store asks for their admissions, and repeats this until no new key is
+//   found. If its process dies before, a sweep does it: every 5 s sweeps begin to look at all unfinished batches, 1,000 in each
+//   sweep.
+// - A pause closes the lanes, and then ready items with a key give their slots back and are held again, at their positions
+//   (`return_slots`).
+//
+// No item waits without a cause:
+//
+//   1. An admission and `take_waits` both take the batch's admission lock (ADMIT_LOCKS), in a statement of its own.
+//   2. If the admission has the lock first, `take_waits` sees its note. If the admission has it second, it sees that the batch
+//      can start items.
+//   3. A batch may be noted that was not locked: of more than 200; or its lanes were opened, or its first item came, after the
+//      admission read the batches. `take_waits` may miss such a note, and the sweep over all batches finds it.
+//   4. The same lock keeps admissions of different keys from using the same start of a batch twice, and a pause from missing an
+//      item that is being admitted.
+//   5. A crash loses a note only together with what was admitted, because both are one transaction. The events are still there.
+//   6. The first item of a key may commit after an admission has read which keys have items. That admission takes the item's
+//      event and has no lock of its batch. It sees the item in the snapshot that took the event, and inserts an event for the
+//      key again.
 
 import { lanesInAStep } from './purge.ts'
 
-export const batchAdmission = `
+export const batchSlots = `
 -- After items of these batches were settled. Answers:
 --
 -- - examine: which batches must be looked at, because no item is left, there are enough changes to fold, or the batch

@@ -1,8 +1,8 @@
-// A PostgreSQL store in the hand: a fresh schema, transactions that are driven statement by statement, and a way to take
-// one rule out of the schema's functions, so that a test can show what the rule is for.
+// The fixture of the PostgreSQL tests: a fresh schema, transactions that are controlled statement by statement, and a way to
+// remove one rule from the schema's functions, so that a test can show what the rule is for.
 //
-// The server is shared, and transaction numbers are the cluster's: other tests' transactions come and go between any two
-// statements. So tests say where a transaction of theirs must be, never what else is there.
+// The server is shared, and transaction numbers belong to the cluster: transactions of other tests begin and end between any
+// two statements. So tests place their own transactions, and assume nothing about others.
 import assert from 'node:assert/strict'
 import { after, before } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -16,23 +16,23 @@ import { Schema } from '../../src/store/postgres/schema/schema.ts'
 import { allJobs } from '../conformance/expect.ts'
 import { type Database, testDatabase } from '../support/postgres.ts'
 
-/** A text in one of the schema's functions, and what stands there when the rule is broken. */
+/** A text in one of the schema's functions, and its replacement when the rule is removed. */
 export interface Rule {
   readonly from: string
   readonly to: string
-  /** The same rule where a job alone is claimed (`schema/functions/claim-one.ts`). */
+  /** The same rule in the short claim of a single job (`schema/functions/claim-one.ts`). */
   readonly alone?: Rule
 }
 
 export interface SetupOptions {
   readonly without?: readonly Rule[]
-  /** Whether sweeps make partitions for finished jobs, which takes longer than most tests; else none has one of its own. */
+  /** Whether sweeps make partitions for finished jobs. This takes longer than most tests; without it there is only the rest. */
   readonly partitions?: boolean
-  /** Whether a job alone is claimed in the way that is made for it; else all are claimed like many. */
+  /** Whether a single job is claimed by the short claim; else all jobs are claimed by the long one. */
   readonly alone?: boolean
 }
 
-/** Whatever waits longer for a lock than this waits for ever. */
+/** A wait for a lock that lasts longer than this counts as a deadlock. */
 const waitMaxMs = 15_000
 
 const noPartitions = `create or replace function holdfast.make_partitions(p_now bigint) returns int language sql as 'select 0'`
@@ -40,7 +40,7 @@ const noPartitions = `create or replace function holdfast.make_partitions(p_now 
 let database: Database
 let schemas = 0
 
-/** Once per file, beside its tests: the database in which each of them has a schema. */
+/** Called once per file: creates the database in which each test has a schema. */
 export function useDatabase(): void {
   before(async () => {
     database = await testDatabase()
@@ -48,47 +48,47 @@ export function useDatabase(): void {
   after(() => database[Symbol.asyncDispose]())
 }
 
-/** Makes the body of a test. Unless a rule was taken out, it ends with a recount. */
-export function inHand(show: (hand: Hand) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
+/** Makes the body of a test. Unless a rule was removed, it ends with a recount. */
+export function inWorld(show: (world: World) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
   return async () => {
-    await using hand = await setup(options)
-    await show(hand)
-    if (!options.without) await hand.recount()
+    await using world = await setup(options)
+    await show(world)
+    if (!options.without) await world.recount()
   }
 }
 
-/** The same for each of the two ways to claim, where the rules that were taken out are rules of both. */
-export function inBothHands(show: (hand: Hand) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
+/** The same with the short and with the long claim. A rule that is removed must be a rule of both. */
+export function forBothClaims(show: (world: World) => Promise<void>, options: SetupOptions = {}): () => Promise<void> {
   return async () => {
-    for (const alone of [false, true]) await inHand(show, { ...options, alone })()
+    for (const alone of [false, true]) await inWorld(show, { ...options, alone })()
   }
 }
 
-export async function setup({ without = [], partitions = false, alone }: SetupOptions = {}): Promise<Hand> {
-  const hand = await Hand.open(database.url, `by hand ${schemas++}`)
-  if (!partitions) await hand.rows(noPartitions)
+export async function setup({ without = [], partitions = false, alone }: SetupOptions = {}): Promise<World> {
+  const world = await World.open(database.url, `world ${schemas++}`)
+  if (!partitions) await world.rows(noPartitions)
   for (const rule of without) {
-    await hand.withoutRule(rule)
-    if (rule.alone) await hand.withoutRule(rule.alone)
+    await world.withoutRule(rule)
+    if (rule.alone) await world.withoutRule(rule.alone)
   }
-  if (!(alone ?? without.every((rule) => rule.alone))) await hand.withoutRule(claimsAlone)
+  if (!(alone ?? without.every((rule) => rule.alone))) await world.withoutRule(claimsAlone)
   if (alone) {
-    await hand.withoutRule(hurry)
-    await hand.claimOneAlone()
+    await world.withoutRule(hurry)
+    await world.claimOneAlone()
   }
-  return hand
+  return world
 }
 
-/** A claim that took long is not repeated in the same way; how long it takes here nobody knows. */
+/** After a slow claim the next one is a long claim. How long a claim takes in a test is not predictable. */
 const hurry: Rule = {
   from: `v_long constant interval := '2 milliseconds'`,
   to: `v_long constant interval := '1 minute'`,
 }
 
-/** A job alone is claimed in the way that is made for it. */
+/** A single job is claimed by the short claim. */
 const claimsAlone: Rule = { from: 'is_plain := v_choice.is_only and', to: 'is_plain := false and' }
 
-export class Hand implements AsyncDisposable {
+export class World implements AsyncDisposable {
   readonly url: string
   readonly schema: Schema
   readonly pool: Pool
@@ -102,10 +102,10 @@ export class Hand implements AsyncDisposable {
     this.holdfast = holdfast
   }
 
-  static async open(url: string, name: string): Promise<Hand> {
+  static async open(url: string, name: string): Promise<World> {
     const pool = newPool(url)
     const holdfast = await open(postgres({ pool, schema: name, listen: false }))
-    return new Hand(url, new Schema(name), pool, holdfast)
+    return new World(url, new Schema(name), pool, holdfast)
   }
 
   /** A second client on the same store, as another process would open it. */
@@ -141,13 +141,13 @@ export class Hand implements AsyncDisposable {
     return (await this.holdfast.queue(queue).enqueue(payload, options)).id
   }
 
-  /** Claims and answers the payloads. */
+  /** Claims and returns the payloads. */
   async claim(queues: string | readonly string[] | '*' = 'mail', max = 100): Promise<unknown[]> {
     const names = queues === '*' ? '*' : [queues].flat()
     return (await this.holdfast.claim(names, { max })).map(({ job }) => job.payload)
   }
 
-  /** The lane of a queue's jobs in their turn. */
+  /** The lane of a queue's jobs that were not released. */
   async lane(queue: string, priority = 5): Promise<number> {
     const [row] = await this.rows(
       'select l.no from holdfast.lane l join holdfast.queue q on q.no = l.queue where q.name = $1 and l.priority = $2',
@@ -166,7 +166,7 @@ export class Hand implements AsyncDisposable {
     return row as unknown as Cursor
   }
 
-  /** Puts the bound of a queue where a claim would have put it whose snapshot ended there. */
+  /** Moves the bound of a queue to where a claim with a snapshot that ends there would have moved it. */
   async setCursor(queue: string, xid: string, gapXids: readonly string[] = []): Promise<void> {
     await this.rows(
       `insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
@@ -175,7 +175,7 @@ export class Hand implements AsyncDisposable {
     )
   }
 
-  /** Waits until so many sessions of this database wait for a lock, in statements that are at least so old and say so. */
+  /** Waits until this many sessions of the database wait for a lock, in statements of at least this age with this text. */
   async waiters(count: number, ageMs = 0, what = ''): Promise<void> {
     const text = `select count(*)::int as n from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock' and strpos(query, $2) > 0
@@ -184,7 +184,7 @@ export class Hand implements AsyncDisposable {
     await until(async () => (await waiting()) === count, `${count} sessions wait for a lock`)
   }
 
-  /** From now on a job of this queue that is alone is claimed as such. Nothing else is left of it. */
+  /** From now on a single job of this queue is claimed by the short claim. The queue is empty afterwards. */
   async claimOneAlone(queue = 'mail'): Promise<void> {
     const { id } = await this.holdfast.queue(queue).enqueue('alone')
     const [lease] = await this.holdfast.claim([queue])
@@ -192,7 +192,7 @@ export class Hand implements AsyncDisposable {
     await this.holdfast.delete(id)
   }
 
-  /** Takes a rule out of the function that has it. */
+  /** Removes a rule from the function that has it. */
   async withoutRule({ from, to }: Rule): Promise<void> {
     const functions = await this.rows(
       'select pg_get_functiondef(oid) as text from pg_proc where pronamespace = $1::regnamespace',
@@ -230,25 +230,25 @@ export interface Cursor {
   readonly gap_ords: readonly string[]
 }
 
-/** Somebody's own transaction, in which they enqueue. */
+/** A caller's own transaction, with enqueues in it. */
 export class CallerTx {
   readonly client: Client
-  readonly #hand: Hand
+  readonly #world: World
 
-  constructor(hand: Hand, client: Client) {
-    this.#hand = hand
+  constructor(world: World, client: Client) {
+    this.#world = world
     this.client = client
   }
 
   async enqueue(queue: string, payload: unknown, options: EnqueueOptions = {}): Promise<string> {
-    return (await this.#hand.holdfast.queue(queue).enqueue(payload, { ...options, tx: this.client })).id
+    return (await this.#world.holdfast.queue(queue).enqueue(payload, { ...options, tx: this.client })).id
   }
 
   async run(text: string, values: readonly unknown[] = []): Promise<Record<string, unknown>[]> {
-    return (await this.client.query(this.#hand.schema.sql(text), [...values])).rows
+    return (await this.client.query(this.#world.schema.sql(text), [...values])).rows
   }
 
-  /** Its number; it has one from now on. */
+  /** Its transaction number, which this call assigns if necessary. */
   async xid(): Promise<string> {
     return (await this.run('select pg_current_xact_id()::text as xid'))[0]?.['xid'] as string
   }
@@ -277,8 +277,8 @@ export async function until(isTrue: () => Promise<boolean>, what: string): Promi
 }
 
 /** A requeue that has not committed yet. */
-export async function requeueInProgress(hand: Hand, id: string): Promise<CallerTx> {
-  const tx = await hand.begin()
+export async function requeueInProgress(world: World, id: string): Promise<CallerTx> {
+  const tx = await world.begin()
   const [dead] = await tx.run('select seq::text from holdfast.ended where id = $1', [id])
   const jobs = JSON.stringify([{ id, seq: Number(dead?.['seq']), past: null }])
   await tx.run('select holdfast.revive($1::jsonb, false, holdfast.now_ms(null))', [jobs])

@@ -1,6 +1,6 @@
-// What a notification may say. Every login of a database may send one, so its text is hostile until it was read.
+// What a notification may contain. Every login of a database may send one, so its text is hostile until it was checked.
 //
-//   HOLDFAST_NEWS_SEED=1 npm test -- test/postgres/news.test.ts      draws what seed 1 draws
+//   HOLDFAST_NOTIFICATIONS_SEED=1 npm test -- test/postgres/notifications.test.ts      replays the cases of seed 1
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
@@ -15,23 +15,23 @@ import {
   textOf,
 } from '../../src/store/postgres/notifications.ts'
 
-const seed = Number(process.env['HOLDFAST_NEWS_SEED'] ?? Date.now() % 0x7fffffff)
+const seed = Number(process.env['HOLDFAST_NOTIFICATIONS_SEED'] ?? Date.now() % 0x7fffffff)
 const runs = { seed, numRuns: 20_000 }
 const self = crypto.randomUUID()
 const id = newId()
 
-test('what this store sends is read as it was sent', (t) => {
+test('what this store sends is read unchanged', (t) => {
   t.diagnostic(`seed ${seed}`)
   const queue = fc.stringMatching(/^[A-Za-z0-9._:-]{1,255}$/)
   const ready = fc.array(fc.tuple(queue, fc.integer({ min: 1, max: countMax })), { maxLength: 20 })
   const cancels = fc.array(fc.uuid(), { maxLength: 20 })
   fc.assert(
     fc.property(ready, cancels, (ready, cancels) => {
-      const news = new Notifications()
-      news.addReady(ready)
-      news.addCancels(cancels)
-      if (news.isEmpty) return
-      const read = readMessage(news.toText(self))
+      const notifications = new Notifications()
+      notifications.addReady(ready)
+      notifications.addCancels(cancels)
+      if (notifications.isEmpty) return
+      const read = readMessage(notifications.toText(self))
       assert.equal(read?.from, self)
       if (read.ready) assert.deepEqual(new Set(read.ready.map(([name]) => name)), new Set(ready.map(([name]) => name)))
       if (read.cancel) assert.deepEqual(new Set(read.cancel), new Set(cancels))
@@ -40,17 +40,17 @@ test('what this store sends is read as it was sent', (t) => {
   )
 })
 
-test('what a transaction of the caller, SQL and the other forms of a message say is read', () => {
+test('messages of callers’ transactions, of SQL and of the other forms are read', () => {
   assert.deepEqual(readMessage('{"ready": [["mail", 1]]}'), { ready: [['mail', 1]] })
   assert.deepEqual(readMessage(JSON.stringify({ from: self })), { from: self })
   assert.deepEqual(readMessage(JSON.stringify({ from: self, probe: true })), { from: self, probe: true })
 })
 
-test('news of more jobs than any process waits for are sent as the most that is read', () => {
-  const news = new Notifications()
-  news.addReady([['mail', Number.MAX_SAFE_INTEGER]])
-  news.addReady([['mail', Number.MAX_SAFE_INTEGER]])
-  assert.deepEqual(readMessage(news.toText(self))?.ready, [['mail', countMax]])
+test('a count of jobs above the highest that is read is sent as that highest', () => {
+  const notifications = new Notifications()
+  notifications.addReady([['mail', Number.MAX_SAFE_INTEGER]])
+  notifications.addReady([['mail', Number.MAX_SAFE_INTEGER]])
+  assert.deepEqual(readMessage(notifications.toText(self))?.ready, [['mail', countMax]])
   const text = textOf({ from: self, ready: [['mail', Number.MAX_SAFE_INTEGER]] })
   assert.deepEqual(readMessage(text)?.ready, [['mail', countMax]])
 })
@@ -74,7 +74,7 @@ const hostile: readonly unknown[] = [
   { constructor: 1 },
 ]
 
-test('everything else is nothing', () => {
+test('every other text is rejected', () => {
   for (const message of hostile) assert.equal(readMessage(JSON.stringify(message)), null, JSON.stringify(message))
   for (const text of [
     '',
@@ -88,18 +88,18 @@ test('everything else is nothing', () => {
   ])
     assert.equal(readMessage(text), null, text)
   const long = JSON.stringify({ from: self, cancel: Array.from({ length: 1_000 }, newId) })
-  assert.equal(readMessage(long), null, 'longer than any that is sent')
+  assert.equal(readMessage(long), null, 'longer than any message that is sent')
 })
 
-test('any JSON is nothing, or a message within all bounds', (t) => {
+test('any JSON is rejected, or is a message within all bounds', (t) => {
   t.diagnostic(`seed ${seed}`)
   fc.assert(
-    fc.property(fc.oneof(fc.json(), fc.string()), (text) => isNothingOrSound(text)),
+    fc.property(fc.oneof(fc.json(), fc.string()), (text) => isRejectedOrWithinBounds(text)),
     runs,
   )
 })
 
-test('a message with a part exchanged, added or removed, or a letter changed, is nothing or within all bounds', (t) => {
+test('a message with a part replaced, added or removed, or a letter changed, is rejected or within all bounds', (t) => {
   t.diagnostic(`seed ${seed}`)
   const real = fc.constantFrom<Message>(
     { from: self, ready: [['mail', 3]] },
@@ -112,7 +112,7 @@ test('a message with a part exchanged, added or removed, or a letter changed, is
   const part = fc.constantFrom('from', 'probe', 'ready', 'cancel', 'ready.0', 'ready.0.0', 'ready.0.1', 'cancel.0', 'x')
   fc.assert(
     fc.property(real, part, fc.option(fc.jsonValue()), (message, path, value) =>
-      isNothingOrSound(JSON.stringify(exchanged(message, path.split('.'), value))),
+      isRejectedOrWithinBounds(JSON.stringify(withReplaced(message, path.split('.'), value))),
     ),
     runs,
   )
@@ -120,21 +120,21 @@ test('a message with a part exchanged, added or removed, or a letter changed, is
     fc.property(real, fc.nat(), fc.string({ maxLength: 3 }), fc.nat(4), (message, at, text, removed) => {
       const sent = JSON.stringify(message)
       const cut = at % sent.length
-      return isNothingOrSound(sent.slice(0, cut) + text + sent.slice(cut + removed))
+      return isRejectedOrWithinBounds(sent.slice(0, cut) + text + sent.slice(cut + removed))
     }),
     runs,
   )
 })
 
-function exchanged(value: unknown, [key, ...rest]: readonly string[], by: unknown): unknown {
+function withReplaced(value: unknown, [key, ...rest]: readonly string[], by: unknown): unknown {
   if (key === undefined) return by
   if (typeof value !== 'object' || value === null) return by
   const copy = (Array.isArray(value) ? [...value] : { ...value }) as Record<string, unknown>
-  copy[key] = exchanged(copy[key], rest, by)
+  copy[key] = withReplaced(copy[key], rest, by)
   return copy
 }
 
-function isNothingOrSound(text: string): boolean {
+function isRejectedOrWithinBounds(text: string): boolean {
   const message = readMessage(text)
   if (message === null) return true
   const { from, probe, ready, cancel, ...rest } = message

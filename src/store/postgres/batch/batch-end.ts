@@ -1,0 +1,185 @@
+// The end of a batch:
+//
+// - it is finished after the last of its items has ended, and its completion is enqueued;
+// - it is cancelled if too many of its items fail;
+// - it is removed after its retention.
+//
+// Settlements and sweeps look whether a batch has come to its end. What a process leaves undone because it dies, a sweep does.
+
+import { isRefused } from '../../../errors.ts'
+import { type BatchRecord, completionJob, failsTooOften } from '../../../job/batch.ts'
+import { newId } from '../../../runtime/id.ts'
+import { list, parseList } from '../connection/columns.ts'
+import type { Database } from '../connection/database.ts'
+import { withRetry } from '../connection/failures.ts'
+import { type AfterCommit, addOrInsertDead, countReady, type StoreContext } from '../enqueue.ts'
+import type { AskForLanes } from '../lanes.ts'
+import { BatchControl, lockBatch } from './batch-decision.ts'
+import { type Batch, readNos } from './batch-row.ts'
+import { admitItems, cancelItems, removeBatch, retryItems, returnSlots } from './chores.ts'
+
+/** How many batches a sweep checks for being finished. */
+const looksMax = 1_000
+/** Changes of counts are folded once there are more than so many. */
+const foldFrom = 100
+
+/** Carries out on the items what was written into the row, step by step, and finishes the batch if nothing is left. */
+export async function doChores(context: StoreContext, no: number): Promise<void> {
+  const [row] = await context.db.query(
+    'select is_cancelled, is_deleted, retry_until from holdfast.batch where no = $1',
+    [no],
+  )
+  if (row?.[0] === 't') await cancelItems(context, no)
+  if (row?.[2] != null) await retryItems(context, no, Number(row[2]))
+  if (row?.[1] === 't') await removeBatch(context, no)
+  else await settleBatches(context, [no])
+}
+
+/** Checks whether these batches are finished or have too many failed items, and folds the counts of those with many changes. */
+export async function settleBatches(context: StoreContext, nos: readonly number[]): Promise<void> {
+  if (nos.length === 0) return
+  const asked = [list([...new Set(nos)]), foldFrom]
+  const [row] = await withRetry(() => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked))
+  const each = new EachBatch()
+  for (const no of parseList(row?.[1] as string).map(Number)) await each.do(() => admitItems(context, no))
+  for (const batch of await readNos(context.db, parseList(row?.[0] as string).map(Number))) {
+    const { no, record, changes } = batch
+    if (isFinished(batch) || givesUp(batch)) await each.do(() => decide(context, batch))
+    else if (changes > foldFrom && record.finishedAt === null) await each.do(() => fold(context.db, no))
+  }
+  each.throwFirst()
+}
+
+/** Does something for each of several batches. If one fails, the others are still done, and the first error is thrown last. */
+class EachBatch {
+  #failed = 0
+  #first: unknown
+
+  async do(work: () => Promise<unknown>): Promise<void> {
+    try {
+      await work()
+    } catch (error) {
+      this.#failed += 1
+      this.#first ??= error
+    }
+  }
+
+  throwFirst(): void {
+    if (this.#failed > 0) throw this.#first
+  }
+}
+
+function isFinished({ record, retryUntil }: Batch): boolean {
+  const isOver = record.isClosed || record.state === 'cancelled'
+  return isOver && record.finishedAt === null && retryUntil === null && record.waiting + record.running === 0
+}
+
+function givesUp({ record, isCancelled }: Batch): boolean {
+  return (
+    record.finishedAt === null && !isCancelled && failsTooOften(record.failShare, { ...record, isCancelled }, record)
+  )
+}
+
+function fold(db: Database, no: number): Promise<unknown> {
+  return db.transactLightly(async (tx) => {
+    await tx.query('select pg_advisory_xact_lock(BATCH_LOCKS, $1)', [no])
+    await tx.query('select holdfast.fold_batch($1)', [no])
+  })
+}
+
+/**
+ * Finishes a batch, or cancels it because too many items failed. A second process that tries finds it finished. This runs after
+ * settlements and in sweeps, so it waits for no lane. If the lane of the completion is busy, the batch is left as it is, and
+ * the sweep finds it again.
+ */
+async function decide(context: StoreContext, { no, record: seen }: Batch): Promise<void> {
+  const completion = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
+  let afterCommit: AfterCommit = {}
+  const outcome = await context.lanes.withLanesNow(async (ask) => {
+    if (completion) ask([completion])
+    return context.db.transact(async (tx) => {
+      const batch = await lockBatch(tx, no)
+      if (!batch) return null
+      if (givesUp(batch)) {
+        await new BatchControl(tx, no).tooManyFailed(batch.record)
+        return 'gave up'
+      }
+      if (!isFinished(batch) || !isCompletionOpen(context, batch.record, ask)) return null
+      await new BatchControl(tx, no).finish(batch.record)
+      if (batch.record.onComplete) {
+        const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
+        // A completion that is refused for another reason than its limit key is not enqueued. The batch is finished all the same.
+        const added = await tx.attempt(() => addOrInsertDead(tx, context.lanes, [job], 'onComplete'))
+        if (!isRefused(added)) afterCommit = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
+      }
+      return 'finished'
+    })
+  })
+  if (outcome === 'gave up') await doChores(context, no)
+  if (outcome !== 'finished') return
+  context.finished({ ...completionOf(seen), name: seen.name })
+  if (completion) {
+    context.announce(countReady([completion]))
+    await context.afterCommit(afterCommit)
+  }
+}
+
+function isCompletionOpen({ lanes }: StoreContext, { onComplete }: BatchRecord, ask: AskForLanes): boolean {
+  if (!onComplete) return true
+  ask([onComplete.job])
+  return lanes.knows([onComplete.job])
+}
+
+function completionOf({ id, state, round }: BatchRecord) {
+  return { batchId: id, state: state === 'cancelled' ? 'cancelled' : 'done', round } as const
+}
+
+interface BatchSweep {
+  readonly max: number
+  readonly pruneMax: number
+  /** Batches after this number are checked for being finished; null: none. */
+  readonly from: number | null
+}
+
+/** Carries out what other calls have left undone, and removes batches after their retention. */
+export async function sweepBatches(context: StoreContext, { max, pruneMax, from }: BatchSweep): Promise<SweptBatches> {
+  const each = new EachBatch()
+  const chores = await context.db.query(
+    `select no from holdfast.batch
+      where (finished_at is null or retry_until is not null or is_deleted)
+        and (is_cancelled or is_deleted or retry_until is not null) order by no limit $1`,
+    [max],
+  )
+  for (const [no] of chores) await each.do(() => doChores(context, Number(no)))
+  const next = from === null ? null : await settleOpenBatches(context, from, each)
+  const over = await context.db.query(
+    `select no from holdfast.batch
+      where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
+      order by finished_at limit $2`,
+    [context.db.now, pruneMax],
+  )
+  let pruned = 0
+  for (const [no] of over)
+    await each.do(async () => {
+      if (await removeBatch(context, Number(no))) pruned += 1
+    })
+  return { pruned, more: pruned > 0 && over.length >= pruneMax, next, throwFailure: () => each.throwFirst() }
+}
+
+interface SweptBatches {
+  readonly pruned: number
+  readonly more: boolean
+  /** The number after which to go on; null: all were checked. */
+  readonly next: number | null
+  /** Throws the first error of a batch, if there was one. To be called when everything else was done. */
+  throwFailure(): void
+}
+
+async function settleOpenBatches(context: StoreContext, from: number, each: EachBatch): Promise<number | null> {
+  const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
+  const nos = (await context.db.query(text, [from])).map(([no]) => Number(no))
+  await each.do(() => settleBatches(context, nos))
+  const paused = `select no from holdfast.batch where no = any ($1::int[]) and paused_at is not null and not is_cancelled`
+  for (const [no] of await context.db.query(paused, [list(nos)])) await each.do(() => returnSlots(context, Number(no)))
+  return nos.length < looksMax ? null : (nos.at(-1) ?? null)
+}

@@ -13,7 +13,10 @@ export const bounds = {
   attemptsKept: 50,
   /** A death notice that dies makes another notice, up to this depth. */
   noticeDepth: 8,
+  /** Releases, and snoozes shorter than `freeSnoozeMs`. */
   freeReleases: 1_000,
+  /** A snooze of at least this long is free without a bound: a job that polls once a minute may do so forever. */
+  freeSnoozeMs: 1_000,
   attemptsMax: 10_000,
   priorityMax: 9,
   claimMax: 10_000,

@@ -91,9 +91,11 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
         }
       )
     case 'snooze': {
-      const ended = endedFree(core, 'snoozed')
+      const isFree = core.woken || settlement.delayMs >= bounds.freeSnoozeMs
+      const ended = endedFree(isFree ? { ...core, freeReleases: 0 } : core, 'snoozed')
       if (ended) return ended
-      const rest = { attempts: attempts - 1, freeReleases: freeReleases + 1, ending: 'snoozed', error: null } as const
+      const spent = isFree ? freeReleases : freeReleases + 1
+      const rest = { attempts: attempts - 1, freeReleases: spent, ending: 'snoozed', error: null } as const
       if (settlement.delayMs > 0 && !core.woken) return { to: 'scheduled', runAt: now + settlement.delayMs, ...rest }
       return { to: 'ready', front: false, ...rest }
     }
@@ -113,7 +115,7 @@ export function expiredError(worker: string): JobError {
   return { name: 'LeaseExpired', message: `The lease of worker ${worker} expired before the job was settled.` }
 }
 
-/** Release and snooze cost no attempt, so they share a bound. A requested cancel ends the job instead. */
+/** Releases and short snoozes cost no attempt, so they share a bound. A requested cancel ends the job instead. */
 function endedFree(core: JobCore, ending: 'released' | 'snoozed'): Verdict | undefined {
   const attempts = core.attempts - 1
   if (core.cancelRequested) return { to: 'cancelled', attempts, ending, error: null }
@@ -122,7 +124,7 @@ function endedFree(core: JobCore, ending: 'released' | 'snoozed'): Verdict | und
 }
 
 export function releasedTooOften(): JobError {
-  const message = `Released or snoozed ${bounds.freeReleases} times without finishing, which is the most that is allowed.`
+  const message = `Released, or snoozed for less than a second, ${bounds.freeReleases} times without finishing, which is the most that is allowed.`
   return { name: 'ReleasedTooOften', message }
 }
 

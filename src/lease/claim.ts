@@ -1,14 +1,18 @@
 // Claims without a worker: sweep if a sweep is due, claim, wait to be woken, claim again.
 
 import type { Waiters } from '../client/waiters.ts'
+import { backoffMs } from '../job/backoff.ts'
 import { jobError } from '../job/error.ts'
-import { type AnyDefinition, defineQueue } from '../queue/definition.ts'
-import { readPayload, validate } from '../queue/prepare.ts'
+import type { Settlement } from '../job/transition.ts'
+import { type AnyDefinition, defineQueue, isRetryable } from '../queue/definition.ts'
+import { isUnreadable, readPayload, validate } from '../queue/prepare.ts'
 import type { Definitions } from '../queue/stored-definitions.ts'
 import type { Timers } from '../runtime/clock.ts'
 import type { ClaimedJob, ClaimRequest } from '../store/store.ts'
 import type { Sweeper } from '../sweep/sweeper.ts'
 import { Lease, type LeaseContext } from './lease.ts'
+import { isPermanent } from './permanent.ts'
+import { delayAskedBy } from './retry-later.ts'
 
 /** What this needs of the client. */
 export interface ManualClaimsContext {
@@ -91,22 +95,30 @@ export class ManualClaims {
   async #toLeases(claimed: readonly ClaimedJob[], definitions: Wanted['definitions']): Promise<Lease[]> {
     const { leaseContext, definitions: stored } = this.#context
     const leases: Lease[] = []
-    const deaths: Promise<unknown>[] = []
+    const unread: Promise<unknown>[] = []
     for (const job of claimed) {
+      const definition = stored.effective(definitions?.get(job.queue) ?? defineQueue(job.queue))
       try {
-        const definition = stored.effective(definitions?.get(job.queue) ?? defineQueue(job.queue))
         const raw = readPayload(job)
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
           : raw
         leases.push(new Lease(leaseContext, definition, job, payload))
       } catch (error) {
-        const settlement = { as: 'dead', error: jobError(error), effects: null } as const
-        deaths.push(leaseContext.settle({ id: job.id, fence: job.fence, settlement, retryDelayMs: 0 }))
+        const settlement = this.#settlementOf(error, definition, job)
+        unread.push(leaseContext.settle({ id: job.id, fence: job.fence, settlement, retryDelayMs: 0 }))
       }
     }
-    await Promise.all(deaths)
+    await Promise.all(unread)
     return leases
+  }
+
+  /** Of a job whose payload was not read. */
+  #settlementOf(error: unknown, definition: AnyDefinition, { attempt }: ClaimedJob): Settlement {
+    if (isUnreadable(error) || isPermanent(error) || !isRetryable(definition, error))
+      return { as: 'dead', error: jobError(error), effects: null }
+    const delayMs = delayAskedBy(error) ?? backoffMs(definition.backoff, attempt, this.#context.leaseContext.random())
+    return { as: 'retry', error: jobError(error), delayMs, ending: 'failed' }
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { createHash } from 'node:crypto'
 import type { StandardSchemaV1 } from '@standard-schema/spec'
-import { HoldfastError } from '../errors.ts'
+import { HoldfastError, isHoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { byteLength, canonicalJson, encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
@@ -175,6 +175,14 @@ function outputOf(answer: StandardSchemaV1.Result<unknown>, what: string, queue:
       issues,
     },
   )
+}
+
+/**
+ * Whether no later attempt can read the payload: it is not JSON, or the schema has reported issues. A schema that throws, such as
+ * one that asks a database which is away, may succeed later.
+ */
+export function isUnreadable(error: unknown): boolean {
+  return isHoldfastError(error) && error.code === 'INVALID_PAYLOAD'
 }
 
 /** The stored payload, parsed. */

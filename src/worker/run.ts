@@ -25,7 +25,7 @@ import type { Costs } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import type { Define } from '../queue/effects.ts'
-import { readPayload, validate } from '../queue/prepare.ts'
+import { isUnreadable, readPayload, validate } from '../queue/prepare.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer } from '../store/store.ts'
 import { checkProgress, extendRule, Job, type JobContext } from './job.ts'
@@ -138,13 +138,13 @@ export class Run implements JobContext, SettlementFacts {
     try {
       payload = this.#readPayload()
     } catch (error) {
-      this.#unreadable(error)
+      this.#onUnread(error)
       return
     }
     if (payload instanceof Promise)
       payload.then(
         (late) => this.#call(late),
-        (error) => this.#unreadable(error),
+        (error) => this.#onUnread(error),
       )
     else this.#call(payload)
   }
@@ -279,8 +279,9 @@ export class Run implements JobContext, SettlementFacts {
     return payloadSchema ? validate(payloadSchema, raw, 'payload', this.claimed.queue) : raw
   }
 
-  #unreadable(error: unknown): void {
-    if (this.#finish()) this.#settle({ as: 'dead', error: jobError(error), effects: null })
+  #onUnread(error: unknown): void {
+    if (!isUnreadable(error)) this.#onThrown(error)
+    else if (this.#finish()) this.#settle({ as: 'dead', error: jobError(error), effects: null })
   }
 
   #call(payload: unknown): void {

@@ -1,5 +1,6 @@
-// Ends a program on SIGTERM or SIGINT. On the first signal the client closes: running jobs may finish within the grace period. On a
-// second one they are released at once. What happens when the client is closed depends on what else listened to the first signal:
+// Ends a program on SIGTERM or SIGINT. On the first signal the client closes: running jobs may finish within the grace period.
+// On a second one they are released at once. What happens when the client is closed depends on what else listened to the first
+// signal:
 //
 //   nothing else            the signal is raised again, now without a listener: the process ends by it, as its parent expects
 //   other clients of ours   the last of them to be closed does that; until then the signal would shorten the grace of the others

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
 import { defineQueue } from '../../src/queue/definition.ts'
-import { claimOne, minute, readJob, stateOf } from './expect.ts'
+import { claimOne, heard, minute, readJob, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function claimTests(inWorld: InWorld): void {
@@ -132,6 +132,33 @@ export function claimTests(inWorld: InWorld): void {
       }),
     )
 
+    for (const fails of [() => Promise.reject(new Error('database away')), thrower]) {
+      test(
+        `a schema that ${fails === thrower ? 'throws' : 'rejects'} costs the job an attempt, and a later one runs it`,
+        inWorld(async ({ holdfast, clock }) => {
+          let isAway = true
+          const validate = (value: unknown) => (isAway ? fails() : { value })
+          const payload = { '~standard': { version: 1, vendor: 'test', validate } } as const
+          const asking = defineQueue('mail', { payload, attempts: 3, backoff: { base: '1m', jitter: 0 } })
+          const { id } = await holdfast.queue('mail').enqueue({ to: 'ada' })
+          assert.deepEqual(await holdfast.claim([asking]), [])
+          const { state, error, attempts, history } = await readJob(holdfast, id)
+          assert.deepEqual([state, error, attempts], ['scheduled', null, 1])
+          assert.match(history[0]?.error?.message ?? '', /database away/)
+          await clock.advance(minute)
+          await holdfast.sweep()
+          const failed = heard(holdfast, 'job.retrying')
+          await using worker = holdfast.work(asking, () => 'ran')
+          await failed
+          isAway = false
+          await clock.advance(2 * minute)
+          await holdfast.sweep()
+          assert.equal(await holdfast.result(id), 'ran')
+          await worker.stop()
+        }),
+      )
+    }
+
     test(
       'a claim that finds only bad payloads continues to the good ones after them',
       inWorld(async ({ holdfast }) => {
@@ -145,16 +172,16 @@ export function claimTests(inWorld: InWorld): void {
     )
 
     test(
-      'a schema that throws, or refuses late, also kills only its job',
+      'a schema that throws costs only its job an attempt, and one that refuses late kills only its job',
       inWorld(async ({ holdfast }) => {
         const throwing = z.number().transform((n) => {
           if (n === 1) throw new TypeError('broken schema')
           return n
         })
         const late = z.number().refine(async (n) => n !== 2)
-        for (const [name, payload, bad] of [
-          ['throwing', throwing, 1],
-          ['late', late, 2],
+        for (const [name, payload, bad, state] of [
+          ['throwing', throwing, 1, 'scheduled'],
+          ['late', late, 2, 'dead'],
         ] as const) {
           const { id } = await holdfast.queue(name).enqueue(bad)
           await holdfast.queue(name).enqueue(3)
@@ -163,9 +190,13 @@ export function claimTests(inWorld: InWorld): void {
             leases.map(({ job }) => job.payload),
             [3],
           )
-          assert.equal(await stateOf(holdfast, id), 'dead')
+          assert.equal(await stateOf(holdfast, id), state)
         }
       }),
     )
   })
+}
+
+function thrower(): never {
+  throw new Error('database away')
 }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Permanent } from '../../src/lease/permanent.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
-import { claimOne, hour, readJob } from './expect.ts'
+import { claimOne, hour, minute, readJob } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function retryTests(inWorld: InWorld): void {
@@ -118,13 +118,22 @@ export function retryTests(inWorld: InWorld): void {
     )
 
     test(
-      'a job that is released and snoozed again and again is dead after 1,000 times, and a requeue starts the count again',
-      inWorld(async ({ holdfast }) => {
+      'a job that is released and snoozed at once is dead after 1,000 times, however long it may snooze; a requeue starts the count again',
+      inWorld(async ({ holdfast, clock }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)
         for (let n = 0; n < 1_000; n++) {
           const lease = await claimOne(holdfast, 'mail')
           const { state } = n % 2 === 0 ? await lease.release() : await lease.snooze(0)
           assert.equal(state, 'ready')
+        }
+        for (let n = 0; n < 3; n++) {
+          assert.equal(
+            (await (await claimOne(holdfast, 'mail')).snooze('1m')).state,
+            'scheduled',
+            'a longer snooze is free',
+          )
+          await clock.advance(minute)
+          await holdfast.sweep()
         }
         assert.equal((await (await claimOne(holdfast, 'mail')).release()).state, 'dead')
         const { state, attempts, error, history } = await readJob(holdfast, id)

@@ -137,6 +137,41 @@ test('what a member of the owner or an administrator makes in a migration belong
   }
 })
 
+test('a partition that an administrator has detached is kept', async () => {
+  await using database = await setup()
+  await using holdfast = await open(database.url)
+  await holdfast.queue('mail').enqueue(1)
+  await (await claimOne(holdfast, 'mail')).done()
+  await holdfast.sweep()
+  const [{ name } = {}] = await database.rows<{ name: string }>(
+    `select e.tableoid::regclass::text as name from holdfast.ended e`,
+  )
+  assert.match(name ?? '', /ended_\d/)
+  await database.rows(`alter table holdfast.ended detach partition ${name}`)
+  await using other = await open(database.url) // the first sweep of a process makes partitions
+  await other.sweep()
+  assert.equal((await database.rows(`select from ${name}`)).length, 1)
+  await other.queue('mail').enqueue(2)
+  await (await claimOne(other, 'mail')).done()
+})
+
+test('a partition that cannot be dropped keeps no other from being dropped, and no sweep fails', async () => {
+  await using database = await setup()
+  await using holdfast = await open(database.url)
+  await holdfast.sweep()
+  const old = [1, 2].map((bucket) => `ended_1_${bucket}`)
+  const width = Number((await database.rows('select holdfast.retention_width(1) as width'))[0]?.['width'])
+  for (const [i, name] of old.entries()) {
+    await database.rows(`create table holdfast.${name} partition of holdfast.ended
+      for values from (1, ${(i + 1) * width}) to (1, ${(i + 2) * width})`)
+  }
+  await database.rows('create view public.report as select * from holdfast.ended_1_1')
+  await using other = await open(database.url)
+  await other.sweep()
+  const left = await database.rows(`select relname from pg_class where relname = any ($1)`, [old])
+  assert.deepEqual(left, [{ relname: 'ended_1_1' }])
+})
+
 test('nothing is granted to public', () => {
   assert.throws(() => usesByRole({ producer: 'public' }), { code: 'INVALID_OPTION', message: /every role/ })
 })

@@ -5,9 +5,9 @@
 //
 // - A function whose result or parameter names have changed cannot be replaced: it is dropped and made anew.
 // - A function that an earlier release had and this one has not is dropped.
-// - `meta.functions` lists what is ours, as names with parameters and without the schema. A function is ours if it is in the schema,
-//   is in that list, or was made in this transaction under one of our names. So a schema that also has functions of the
-//   application (`public`) keeps them, and so does one whose application creates functions while we migrate.
+// - `meta.functions` lists what is ours, as names with parameters and without the schema. A function is ours if it is in the
+//   schema, and is in that list or was made in this transaction under one of our names. So a schema that also has functions of
+//   the application (`public`) keeps them, also those that the application creates while we migrate.
 // - The texts of that list are only compared, never executed.
 //
 // SESSIONS AT WORK notice nothing: a call runs the text that it found when it began, and the next call finds the new one. All

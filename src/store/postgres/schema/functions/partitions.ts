@@ -1,10 +1,16 @@
 // PARTITIONS. Finished jobs are in partitions by the time their retention is over, and are dropped with the partition.
 //
+// FAILURES. A partition that cannot be made or dropped now is left for later: another transaction has locked it, changes the same
+// rows of the catalog (internal_error), or an object of the application depends on it. A table that has the name of a partition
+// and is none was detached by an administrator. It is never dropped; jobs of its time go to ended_rest.
+//
 // LOCKS. Making a partition takes a lock on the default partition; dropping one takes a lock on all of them. Both wait for a
 // lock for a moment only, and are tried again later: so no settlement waits behind a long report.
 
 /** Partitions that are made in one transaction. */
 export const partitionsMax = 16
+/** Partitions that may fail to be dropped in one call, each after waiting for its lock. */
+const failuresMax = 5
 
 export const partitions = `
 create function holdfast.quoted_schema() returns text language sql stable as $holdfast$
@@ -40,7 +46,6 @@ begin
       select from pg_inherits i join pg_class c on c.oid = i.inhrelid
        where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', v_need.class, v_need.bucket));
     begin
-      execute format('drop table if exists %s.ended_%s_%s', v_schema, v_need.class, v_need.bucket);
       execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults)
         with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
       execute format('alter table %s.ended_%s_%s replica identity full', v_schema, v_need.class, v_need.bucket);
@@ -51,7 +56,7 @@ begin
         v_schema, v_need.class, v_need.bucket, coalesce((v_need.bucket * v_need.width)::text, 'minvalue'),
         coalesce(((v_need.bucket + 1) * v_need.width)::text, 'maxvalue'));
       v_made := v_made + 1;
-    exception when lock_not_available or check_violation or insufficient_privilege or duplicate_table then
+    exception when lock_not_available or check_violation or insufficient_privilege or duplicate_table or internal_error then
       null; -- jobs of this partition go to ended_rest meanwhile
     end;
   end loop;
@@ -64,6 +69,7 @@ declare
   v_schema text := holdfast.quoted_schema();
   v_old record;
   v_jobs bigint;
+  v_failed int := 0;
 begin
   perform set_config('lock_timeout', '50ms', true);
   for v_old in
@@ -92,8 +98,9 @@ begin
       $count$, v_schema, v_old.relname) into v_jobs;
       execute format('drop table %s.%I', v_schema, v_old.relname);
       return v_jobs;
-    exception when lock_not_available or insufficient_privilege or undefined_table then
-      return null;
+    exception when lock_not_available or insufficient_privilege or undefined_table or dependent_objects_still_exist or internal_error then
+      v_failed := v_failed + 1; -- it is left for later, and keeps no other partition from being dropped
+      exit when v_failed = ${failuresMax};
     end;
   end loop;
   return null;

@@ -13,7 +13,7 @@ import {
   Notifications,
   readMessage,
   textOf,
-} from '../../src/store/postgres/notifications.ts'
+} from '../../src/store/postgres/wake-messages.ts'
 
 const seed = Number(process.env['HOLDFAST_NOTIFICATIONS_SEED'] ?? Date.now() % 0x7fffffff)
 const runs = { seed, numRuns: 20_000 }

@@ -29,7 +29,7 @@ import { connectMs, silentMs } from './connection/address.ts'
 import type { Database } from './connection/database.ts'
 import { loadDriver } from './connection/driver.ts'
 import { isBroken } from './connection/failures.ts'
-import { Notifications, probeOf, readMessage, textOf } from './notifications.ts'
+import { Notifications, probeOf, readMessage, textOf } from './wake-messages.ts'
 import { readReady } from './read.ts'
 
 const gatherMs = 10

@@ -106,21 +106,23 @@
 // RATES. A claim inserts into `limit_start`, for each key, how many jobs it started, and until when they count: its own time plus
 // the window. So windows slide: each start counts for one window from its claim on. The clock is that of the calls (`now_ms`).
 // Every claim of a job is a start, also after a retry, a release or a rescue. In the same transaction the claim inserts an event
-// with `unused` for each key.
+// with `unused` for each key: these starts are counted now, and reserved no more. A transaction that ends a ready job, or holds
+// it again, inserts `unused` beside `gone`: that start will not happen.
 //
 // - An admitted job has its start reserved, because it may be claimed at any moment. Free starts = rate − starts that still count
-//   − reserved. The rule of an admission: reserved = min(admitted, reserved − unused), not below 0.
+//   − reserved. An admission first takes the events: reserved = min(admitted, reserved − unused), not below 0. Then it adds the
+//   jobs that it admits.
 // - `unused` is never taken later than `gone` of the same job. Otherwise `gone` would lower reserved by that minimum, and then
 //   `unused` once more: too many jobs would start. So starts are in no event list, because an admission that is not given the
 //   list would miss them. They are events, which every admission of the key takes, and the claim commits before the settlement.
 // - When a window is over, the sweep inserts an event for the key (`rate-windows.ts`). A sweep plans the next one for the first
 //   end that it knows (`next_due`). The end of a window that began since may be found about 1 s late.
-// - Without a rate, starts are not recorded. So the transaction that sets a first rate counts the jobs of each key that are ready
-//   and wait, and inserts an event with that count (`reserved`). `unused` of events with a lower `xid` is ignored.
+// - Without a rate, starts are not recorded. So the transaction that sets a first rate counts the ready jobs of each key,
+//   and inserts an event with that count (`reserved`). Older events say nothing of it: `unused` with a lower `xid` is ignored.
 // - A claim that does not see the rate yet, and commits after that count, records no starts. Its jobs stay reserved until
 //   `admitted` falls below `reserved` (the minimum above). Meanwhile too few jobs start, never too many.
-// - An admission that does not see the rate yet, and commits after that count, reserves nothing for its jobs. So up to that many
-//   more may start in the first window.
+// - An admission that does not see the rate yet, and commits after that count, reserves nothing for the jobs that it admits. A
+//   first rate is also a lowered limit: what is ready beyond it is held again afterwards (`lower-limits.ts`).
 //
 // ITEMS of batches. An item is admitted only when its batch can start it. The protocol, with `batch_wait` and `take_waits`, and
 // its argument are in `batch-slots.ts`.

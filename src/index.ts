@@ -74,6 +74,7 @@ export type { ScheduleOptions } from './schedule/options.ts'
 export type { MissedPolicy } from './schedule/stored-schedule.ts'
 export { grants, type PostgresOptions, postgres } from './store/postgres/index.ts'
 export type { Roles, RoleUse } from './store/postgres/schema/roles.ts'
+export type { SqliteDriver } from './store/sqlite/connection/driver.ts'
 export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type {
   Capabilities,

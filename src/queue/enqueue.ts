@@ -2,6 +2,7 @@
 // stored before its first job.
 
 import { adapterHint } from '../adapters/hint.ts'
+import { connectionLater, connectionOf } from '../adapters/transaction.ts'
 import { Group } from '../client/group.ts'
 import type { Waiters } from '../client/waiters.ts'
 import { weightMax, weightOf } from '../client/weight.ts'
@@ -90,7 +91,8 @@ export class Enqueues {
   /** Whether the enqueue must complete without awaiting: the caller may commit before it awaits the answer. */
   takesAtOnce(tx: unknown): boolean {
     const { capabilities, enqueueSync } = this.#context.store
-    return tx !== undefined && capabilities.callerTransaction && enqueueSync !== undefined
+    const isStores = tx !== undefined && capabilities.callerTransaction && enqueueSync !== undefined
+    return isStores && connectionLater(tx) === null
   }
 
   /** Stores the settings of this definition, once. */
@@ -146,8 +148,8 @@ export class Enqueues {
 
   #enqueueIn(tx: unknown, request: EnqueueRequest, definition: AnyDefinition): EnqueueAnswer | Promise<EnqueueAnswer> {
     const { settings } = definition
-    const isAtOnce = this.takesAtOnce(tx)
-    if (!isAtOnce && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
+    const isSync = this.#context.store.enqueueSync !== undefined
+    if (!isSync && typeof (tx as { query?: unknown } | null)?.query !== 'function') {
       throw new HoldfastError(
         'INVALID_OPTION',
         `tx is your open transaction: anything with query(text, values).${adapterHint(tx)}`,
@@ -162,9 +164,10 @@ export class Enqueues {
       )
     }
     const store = this.#context.store as Required<Store>
-    return isAtOnce
-      ? store.enqueueSync(tx, request, settings && (this.#isStored(settings) ? null : settings))
-      : store.enqueueIn(tx, request, this.#unstored(definition))
+    if (!isSync) return store.enqueueIn(tx, request, this.#unstored(definition))
+    const enqueueOn = (connection: unknown) =>
+      store.enqueueSync(connection, request, settings && (this.#isStored(settings) ? null : settings))
+    return connectionLater(tx)?.().then(enqueueOn) ?? enqueueOn(connectionOf(tx))
   }
 
   /** Claims that wait for these jobs are sent right after the enqueue, before its answer. */

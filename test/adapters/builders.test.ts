@@ -1,7 +1,6 @@
 // Objects of query builders are valid SQL effects: tested with the real builders, for PostgreSQL and for SQLite.
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
-import { DatabaseSync } from 'node:sqlite'
 import { test } from 'node:test'
 import { drizzle as drizzlePg } from 'drizzle-orm/node-postgres'
 import { boolean, jsonb, integer as pgInteger, pgTable, text as pgText } from 'drizzle-orm/pg-core'
@@ -22,7 +21,9 @@ import { Pool } from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
 import type { SqlStatement } from '../../src/queue/sql-statement.ts'
+import { sqlite } from '../../src/store/sqlite/index.ts'
 import { claimOne, heard, rejects } from '../conformance/expect.ts'
+import { connectBy } from '../conformance/sql-sqlite.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 
@@ -114,16 +115,22 @@ for (const [name, insert] of Object.entries(onPostgres)) {
   })
 }
 
-for (const [name, insert] of Object.entries(onSqlite)) {
-  test(`a statement of ${name} is stored with a job on SQLite`, async () => {
+const drivers = ['node:sqlite', 'better-sqlite3'] as const
+const onDrivers = Object.entries(onSqlite).flatMap(([name, insert]) =>
+  drivers.map((driver) => ({ name, insert, driver })),
+)
+
+for (const { name, insert, driver } of onDrivers) {
+  test(`a statement of ${name} is stored with a job on SQLite, with the driver ${driver}`, async () => {
     await using directory = await scratchDirectory()
-    const file = join(directory.path, 'jobs.db')
-    await using holdfast = await open(`sqlite:${file}`)
-    using db = new DatabaseSync(file)
+    const path = join(directory.path, 'jobs.db')
+    await using holdfast = await open(sqlite({ path, driver }))
+    const db = connectBy(driver, path)
     db.exec('create table article (url text, words int, is_read int, tags text)')
     await storeEveryWay(holdfast, insert)
     const rows = db.prepare('select url, words, is_read, tags from article order by words').all()
-    const read = rows.map(({ url, words, is_read, tags }) => ({
+    db.close()
+    const read = (rows as Record<string, unknown>[]).map(({ url, words, is_read, tags }) => ({
       ...{ url, words, isRead: is_read === 1, tags: JSON.parse(tags as string) },
     }))
     assert.deepEqual(read, stored)

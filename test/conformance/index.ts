@@ -59,7 +59,9 @@ import { workTests } from './work.ts'
 import { workEndingTests } from './work-endings.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
-const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
+export type Topic = (inWorld: InWorld, store: StoreUnderTest) => void
+
+export const topics: readonly Topic[] = [
   ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests, scheduleTests],
   ...[
     claimTests,
@@ -99,9 +101,16 @@ const topics: readonly ((inWorld: InWorld, store: StoreUnderTest) => void)[] = [
   ...[explainTests, foreignStateTests],
 ]
 
-export function conformance(store: StoreUnderTest): void {
-  describe(`promises of every store, on ${store.name}`, () => {
+export interface ConformanceOptions {
+  /** Default: all. */
+  readonly only?: readonly Topic[]
+  /** Why these topics do not run now. */
+  readonly skip?: string | false
+}
+
+export function conformance(store: StoreUnderTest, { only = topics, skip = false }: ConformanceOptions = {}): void {
+  describe(`promises of every store, on ${store.name}`, { skip }, () => {
     const inWorld = worldOf(store)
-    for (const topic of topics) topic(inWorld, store)
+    for (const topic of only) topic(inWorld, store)
   })
 }

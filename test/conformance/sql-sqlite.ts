@@ -1,5 +1,7 @@
 // SQLite as an application uses it: its own connections to the same file.
 import { DatabaseSync, type SQLInputValue } from 'node:sqlite'
+import BetterSqlite3 from 'better-sqlite3'
+import type { SqliteDriver } from '../../src/store/sqlite/connection/driver.ts'
 import type { ApplicationSql, CallerTx, Dialect } from './world.ts'
 
 const circle: unknown[] = []
@@ -110,10 +112,22 @@ export const sqliteDialect: Dialect = {
 /** How long the application waits for other writers. */
 const timeout = 5_000
 
-export function sqliteApplication(path: string): ApplicationSql {
-  const connections: DatabaseSync[] = []
+/** A connection of either library, as far as tests use it. */
+interface OwnConnection {
+  exec(sql: string): unknown
+  close(): unknown
+  prepare(sql: string): { all(...values: SQLInputValue[]): unknown[]; run(...values: SQLInputValue[]): unknown }
+}
+
+/** Uses the library of the store: two libraries in one process do not see each other's locks. */
+export function connectBy(driver: SqliteDriver, path: string): OwnConnection {
+  return driver === 'node:sqlite' ? new DatabaseSync(path, { timeout }) : new BetterSqlite3(path, { timeout })
+}
+
+export function sqliteApplication(path: string, driver: SqliteDriver = 'node:sqlite'): ApplicationSql {
+  const connections: OwnConnection[] = []
   const connect = () => {
-    const db = new DatabaseSync(path, { timeout })
+    const db = connectBy(driver, path)
     connections.push(db)
     return db
   }
@@ -127,15 +141,15 @@ export function sqliteApplication(path: string): ApplicationSql {
       return tx
     },
     end: async () => {
-      for (const db of connections) if (db.isOpen) db.close()
+      for (const db of connections) db.close()
     },
   }
 }
 
 class SqliteTx implements CallerTx {
-  readonly tx: DatabaseSync
+  readonly tx: OwnConnection
 
-  constructor(db: DatabaseSync) {
+  constructor(db: OwnConnection) {
     this.tx = db
   }
 
@@ -152,7 +166,17 @@ class SqliteTx implements CallerTx {
   }
 }
 
-function rowsOf(db: DatabaseSync, text: string, values: readonly unknown[] = []): Record<string, unknown>[] {
-  const rows = db.prepare(text).all(...(values as SQLInputValue[]))
-  return rows.map((row) => ({ ...row }))
+function rowsOf(db: OwnConnection, text: string, values: readonly unknown[] = []): Record<string, unknown>[] {
+  const statement = db.prepare(text)
+  // In better-sqlite3 `all` is refused for a statement that returns no rows.
+  if ('reader' in statement && !statement.reader) {
+    statement.run(...(values as SQLInputValue[]))
+    return []
+  }
+  return statement.all(...(values as SQLInputValue[])).map((row) => {
+    const columns = Object.entries(row as Record<string, unknown>)
+    return Object.fromEntries(
+      columns.map(([name, value]) => [name, Buffer.isBuffer(value) ? new Uint8Array(value) : value]),
+    )
+  })
 }

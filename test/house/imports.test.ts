@@ -33,6 +33,7 @@ const layers: readonly Layer[] = [
 // Each external dependency is used in one place: a package or Node module on the left is imported only from the right.
 const reserved: Readonly<Record<string, readonly string[]>> = {
   'node:sqlite': ['store/sqlite/'],
+  'better-sqlite3': ['store/sqlite/'],
   pg: ['store/postgres/'],
   croner: ['schedule/'],
   hono: ['server/'],

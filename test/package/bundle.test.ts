@@ -57,6 +57,19 @@ for (const format of ['esm', 'cjs'] as const)
       assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }], ''])
     })
 
+    test('runs jobs on SQLite with better-sqlite3 beside the bundle, and says so where it is missing', async () => {
+      const options = { format, external: ['pg', 'better-sqlite3'] }
+      const directory = await bundled(`driver-${format}`, { program: worksWithDriver }, options)
+      const without = await run(process.execPath, ['main.js', 'jobs.db'], { cwd: directory })
+      assert.match(without.stderr, /HoldfastError: .* cannot be loaded: npm install better-sqlite3/)
+      assert.equal(without.code, 1)
+      await mkdir(join(directory, 'node_modules'))
+      const [library, link] = [root, directory].map((path) => join(path, 'node_modules/better-sqlite3'))
+      await symlink(library as string, link as string, 'junction')
+      const { stdout, stderr } = await runOk(process.execPath, [join(directory, 'main.js'), join(directory, 'jobs.db')])
+      assert.deepEqual([JSON.parse(stdout), stderr], [['done', { sent: 'u1' }], ''])
+    })
+
     test('runs the handlers of a module that is built as an entry point of its own', async () => {
       const directory = await bundled(`handler-${format}`, { program: worksInThread, handler }, { format })
       await assertEndings(directory)
@@ -152,6 +165,10 @@ async function main() {
 }
 main()
 `
+
+const worksWithDriver = works
+  .replace('{ open }', '{ open, sqlite }')
+  .replace('open(process.argv[2])', `open(sqlite({ path: process.argv[2], driver: 'better-sqlite3' }))`)
 
 /** Ends in each way that a module says by a class of the package, of which it may have a copy of its own. */
 const handler = `import { defineQueue, isHoldfastError, Permanent, RetryLater } from 'holdfast'

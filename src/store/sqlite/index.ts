@@ -1,6 +1,7 @@
 // The SQLite store: the default. One file, no server, one machine, several processes.
 
 import { realpathSync } from 'node:fs'
+import type { DatabaseSync } from 'node:sqlite'
 import { isRefused, type Refused, toError } from '../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
@@ -55,16 +56,25 @@ import type {
   Subscriber,
   SweepRequest,
 } from '../store.ts'
+import { findBetterSqlite3 } from './connection/better-sqlite3.ts'
 import { enqueueIn, toCallerConnection } from './connection/caller.ts'
+import { checkDriver, type SqliteDriver, type SyncDatabase } from './connection/driver.ts'
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import { examineFile } from './doctor/file.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
 import { withBindables } from './sql-effect.ts'
 import { InOwnThread, InThread, type OnCommitted, type Port, type StartThread, startThread } from './thread/port.ts'
 
+export type { DatabaseSync } from 'node:sqlite'
+
 export interface SqliteOptions {
   /** A file, or `:memory:`. */
   readonly path: string
+  /**
+   * The SQLite library; default `node:sqlite`. If your application opens the same file with better-sqlite3, the store must use it
+   * too: two SQLite libraries in one process do not see each other's locks, and damage the file.
+   */
+  readonly driver?: SqliteDriver
   /** How long a call waits while other connections write to the file, yours included; default 30 s. */
   readonly busyTimeout?: Duration
   /** Run in this thread instead of the store's own. Only for tests and measurements: it waits for the disk. */
@@ -74,12 +84,22 @@ export interface SqliteOptions {
 const chunkMax = 1_000
 
 export function sqlite(options: SqliteOptions) {
-  checkOptions(options, 'sqlite options', ['path', 'busyTimeout', 'inThread'])
+  checkOptions(options, 'sqlite options', ['path', 'driver', 'busyTimeout', 'inThread'])
   return sqliteOn(startThread, options)
 }
 
+/** In memory and in this thread. `onOpened` gets the connection that the store itself uses. */
+export function sqliteInMemory(onOpened: (db: DatabaseSync) => void) {
+  return sqliteOn(startThread, { path: ':memory:' }, (db) => onOpened(db as DatabaseSync))
+}
+
 /** `sqlite` on threads that the caller starts. */
-export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThread }: SqliteOptions) {
+export function sqliteOn(
+  start: StartThread,
+  { path, driver: wantedDriver = 'node:sqlite', busyTimeout = '30s', inThread }: SqliteOptions,
+  onOpened?: (db: SyncDatabase) => void,
+) {
+  const driver = checkDriver(wantedDriver)
   const busyMaxMs = toMs(busyTimeout, 'busyTimeout')
   return async ({
     clock,
@@ -99,11 +119,13 @@ export function sqliteOn(start: StartThread, { path, busyTimeout = '30s', inThre
       }
     }
     const staysHere = inThread || path === ':memory:' || (clock !== systemClock && clock.shared === undefined)
-    const file = { path, readOnly, busyMaxMs }
+    const library = driver === 'better-sqlite3' ? findBetterSqlite3() : undefined
+    const file = { path, driver, library, readOnly, busyMaxMs }
     const port = staysHere
       ? new InThread(file, clock, onCommitted)
       : await InOwnThread.open(await start({ file, clock: clock.shared ?? null }), onCommitted)
-    return new SqliteStore({ port, subscribers, clock, path: path === ':memory:' ? null : realpathSync(path) })
+    if (port instanceof InThread) onOpened?.(port.connection)
+    return new SqliteStore({ port, subscribers, clock, driver, path: path === ':memory:' ? null : realpathSync(path) })
   }
 }
 
@@ -111,6 +133,7 @@ interface Parts {
   readonly port: Port
   readonly subscribers: Set<Subscriber>
   readonly clock: Clock
+  readonly driver: SqliteDriver
   readonly path: string | null
 }
 
@@ -120,16 +143,18 @@ class SqliteStore implements Store {
   readonly #port: Port
   readonly #subscribers: Set<Subscriber>
   readonly #clock: Clock
+  readonly #driver: SqliteDriver
   /** null: in memory. */
   readonly #path: string | null
   /** Versions of the definitions that were stored in callers' transactions, by the text of their settings. */
   readonly #definedAtOnce = new Map<string, number>()
   #closing: Promise<void> | null = null
 
-  constructor({ port, subscribers, clock, path }: Parts) {
+  constructor({ port, subscribers, clock, driver, path }: Parts) {
     this.#port = port
     this.#subscribers = subscribers
     this.#clock = clock
+    this.#driver = driver
     this.#path = path
     const isFile = path !== null
     this.capabilities = { manyWriters: isFile, callerTransaction: isFile, sqlEffects: true, survivesPowerLoss: isFile }
@@ -161,7 +186,7 @@ class SqliteStore implements Store {
 
   /** Only for a file: no other connection can open a database in memory. */
   enqueueSync(tx: unknown, request: EnqueueRequest, settings: QueueSettings | null): EnqueueAnswer {
-    const db = toCallerConnection(tx, this.#path as string)
+    const db = toCallerConnection(tx, { path: this.#path as string, driver: this.#driver })
     const text = settings && settingsText(settings)
     const definedAs = text === null ? 0 : (this.#definedAtOnce.get(text) ?? 0)
     const now = Math.floor(this.#clock.now())
@@ -333,7 +358,8 @@ class SqliteStore implements Store {
   async examine(request: ExamineRequest): Promise<Finding[]> {
     const repairs = request.fix ? await this.#repair(request) : []
     const inside = await this.#one('examine', request)
-    return [...repairs, ...inside, ...(this.#path === null ? [] : await examineFile(this.#path))]
+    const outside = this.#path === null ? [] : await examineFile({ path: this.#path, driver: this.#driver })
+    return [...repairs, ...inside, ...outside]
   }
 
   async #repair(request: ExamineRequest): Promise<Finding[]> {

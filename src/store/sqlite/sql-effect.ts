@@ -54,11 +54,11 @@ export function runSql(tx: SqliteTransaction, { text, values }: SqlEffect): void
 }
 
 function run(db: Connection, text: string, values: readonly Bindable[]): void {
+  const fit = checked(text, values)
+  const numbered = numberedParameters(text, fit.length)
   const statement = db.prepareOnce(text)
   if (!isBlank(text.slice(statement.sourceSQL.length)))
     throw new Refusal(sqlRefused(text, 'it is more than one statement'))
-  const fit = checked(text, values)
-  const numbered = numberedParameters(text, fit.length)
   // To `node:sqlite` only a bare `?` has a position; `$1` and `?1` are bound by name.
   if (numbered.size === 0) statement.run(...fit)
   else statement.run(Object.fromEntries([...numbered].map(([name, no]) => [name, fit[no - 1] as SQLInputValue])))
@@ -108,7 +108,9 @@ export function withBindables(effects: EffectSet): EffectSet {
 }
 
 function toBindable(value: unknown): Bindable {
-  if (typeof value === 'string' || typeof value === 'bigint') return value
+  if (typeof value === 'string') return value
+  if (typeof value === 'bigint')
+    return BigInt.asIntN(64, value) === value ? value : { unfit: 'a bigint is too large: SQLite has 64 bits' }
   if (value === null || value === undefined) return null
   if (typeof value === 'boolean') return value ? 1 : 0
   if (typeof value === 'number') return Number.isNaN(value) ? { unfit: 'a value is NaN' } : value

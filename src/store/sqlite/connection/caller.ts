@@ -1,17 +1,20 @@
-// Enqueue in the caller's own transaction: a `DatabaseSync` on the same file, with a transaction open. All statements have run
-// when `enqueueIn` returns, so the caller may commit before it awaits anything.
+// Enqueue in the caller's own transaction: a connection on the same file, of the library that the store uses, with a transaction
+// open. All statements have run when `enqueueIn` returns. So the caller may commit before it awaits anything, and no statement of
+// the caller runs between them.
 //
 // The store is not called when the caller commits. The commit writes to the log, and the store's thread watches the log
 // (`wake.ts`).
 
 import { statSync } from 'node:fs'
-import type { DatabaseSync } from 'node:sqlite'
+import { adapterHint } from '../../../adapters/hint.ts'
 import { HoldfastError, isRefused, type Refused } from '../../../errors.ts'
 import type { QueueSettings } from '../../../job/record.ts'
 import type { EnqueueAnswer, EnqueueRequest } from '../../store.ts'
 import { define } from '../define.ts'
 import { enqueue } from '../enqueue.ts'
 import { SqliteTransaction } from '../transaction.ts'
+import { BetterSqlite3, isBetterSqlite3, requireBetterSqlite3 } from './better-sqlite3.ts'
+import { driverOf, type FileToOpen, type SqliteDriver, type SyncDatabase } from './driver.ts'
 import { Connection } from './statements.ts'
 
 export interface CallerEnqueue extends EnqueueRequest {
@@ -28,7 +31,7 @@ export interface CallerAnswer {
 }
 
 /** An error of SQLite itself (another process writes, the disk is full) is thrown unchanged, and everything is rolled back. */
-export function enqueueIn(db: DatabaseSync, { jobs, now, settings, definedAs }: CallerEnqueue): CallerAnswer {
+export function enqueueIn(db: SyncDatabase, { jobs, now, settings, definedAs }: CallerEnqueue): CallerAnswer {
   const connection = connectionTo(db)
   return connection.savepoint(() => {
     // Writes before it reads. A transaction that has read first fails at its first write if another transaction has written
@@ -61,9 +64,9 @@ function defineOnce(tx: SqliteTransaction, settings: QueueSettings, definedAs: n
 }
 
 /** Statements are prepared once for each connection: 33 against 120 µs for an enqueue. */
-const connections = new WeakMap<DatabaseSync, Connection>()
+const connections = new WeakMap<SyncDatabase, Connection>()
 
-function connectionTo(db: DatabaseSync): Connection {
+function connectionTo(db: SyncDatabase): Connection {
   const known = connections.get(db)
   if (known && isAlive(known)) return known
   const connection = new Connection(db)
@@ -84,14 +87,23 @@ function isAlive(connection: Connection): boolean {
   }
 }
 
-/** The caller's connection, if jobs of the store at `path` can go into its transaction. */
-export function toCallerConnection(tx: unknown, path: string): DatabaseSync {
-  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  if (!(tx instanceof DatabaseSync)) {
-    throw notATransaction(`tx is your own DatabaseSync of node:sqlite on ${path}, with a transaction open.`)
+/** Checks that jobs of this store can be enqueued in the transaction of this connection, and returns the connection. */
+export function toCallerConnection(tx: unknown, { path, driver }: FileToOpen): SyncDatabase {
+  const db = inShape(tx)
+  const given = driverOf(tx)
+  const wanted = connectionNames[driver]
+  if (db === null || given === null)
+    throw notATransaction(`tx is your own ${wanted} on ${path}, with a transaction open.${adapterHint(tx)}`)
+  if (!db.isOpen)
+    throw notATransaction(`tx is a ${connectionNames[given]} that was closed; open it and begin a transaction.`)
+  if (given !== driver) {
+    const other = given === 'better-sqlite3' ? `sqlite({ path, driver: 'better-sqlite3' })` : 'sqlite({ path })'
+    throw notATransaction(
+      `tx is a ${connectionNames[given]}, and the store uses ${driver}. Two SQLite libraries in one process do not see each other's locks and damage the file: open the store with ${other}.`,
+      { driver },
+    )
   }
-  if (!tx.isOpen) throw notATransaction('tx is a DatabaseSync that was closed; open it and begin a transaction.')
-  const location = tx.location()
+  const location = db.location()
   if (location === null || !isSameFile(location, path)) {
     const where = location ?? 'a database in memory'
     throw notATransaction(`tx is open on ${where}, and the jobs are in ${path}. Open it on that file.`, {
@@ -99,10 +111,32 @@ export function toCallerConnection(tx: unknown, path: string): DatabaseSync {
       path,
     })
   }
-  if (!tx.isTransaction) {
+  if (given === 'better-sqlite3' && !(tx instanceof requireBetterSqlite3())) {
+    throw notATransaction(
+      'tx is a Database of a second copy of better-sqlite3. Two SQLite libraries in one process damage the file: install one copy for all.',
+      { driver },
+    )
+  }
+  if (!db.isTransaction) {
     throw notATransaction("tx has no transaction open; begin one with db.exec('begin immediate'), or leave out tx.")
   }
-  return tx
+  return db
+}
+
+const connectionNames: Readonly<Record<SqliteDriver, string>> = {
+  'node:sqlite': 'DatabaseSync of node:sqlite',
+  'better-sqlite3': 'Database of better-sqlite3',
+}
+
+/** One wrapper for each connection, so that its statements are prepared once. */
+const shaped = new WeakMap<object, SyncDatabase>()
+
+function inShape(tx: unknown): SyncDatabase | null {
+  if (driverOf(tx) === 'node:sqlite') return tx as SyncDatabase
+  if (!isBetterSqlite3(tx)) return null
+  const known = shaped.get(tx) ?? new BetterSqlite3(tx)
+  shaped.set(tx, known)
+  return known
 }
 
 function notATransaction(message: string, facts: Record<string, unknown> = {}): HoldfastError {

@@ -2,13 +2,16 @@
 // for the disk.
 
 import { statSync } from 'node:fs'
-import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError } from '../../../errors.ts'
 import { migrate, refuseNewer, requireSchema } from '../schema/migrations.ts'
+import { openWith, type SqliteDriver, type SyncDatabase } from './driver.ts'
 import { Connection } from './statements.ts'
 
 export interface DatabaseFile {
   readonly path: string
+  readonly driver: SqliteDriver
+  /** The file of better-sqlite3, if that is the driver. */
+  readonly library?: string | undefined
   /** The store does not create, migrate or write the file. */
   readonly readOnly: boolean
   /** How long a writer retries while other processes write. */
@@ -18,7 +21,8 @@ export interface DatabaseFile {
 export class Database extends Connection {
   readonly path: string
   readonly busyMaxMs: number
-  readonly #db: DatabaseSync
+  /** The connection of the driver, on which all statements run. */
+  readonly driverConnection: SyncDatabase
   #synchronous: 'full' | 'normal' = 'full'
 
   constructor(file: DatabaseFile) {
@@ -26,7 +30,7 @@ export class Database extends Connection {
     super(db)
     this.path = file.path
     this.busyMaxMs = file.busyMaxMs
-    this.#db = db
+    this.driverConnection = db
     if (!file.readOnly && !this.isInMemory && isEmpty(`${file.path}-wal`)) this.startLog()
   }
 
@@ -85,7 +89,7 @@ export class Database extends Connection {
   }
 
   close(): void {
-    this.#db.close()
+    this.driverConnection.close()
   }
 
   #setSynchronous(mode: 'full' | 'normal'): void {
@@ -115,7 +119,7 @@ function isEmpty(path: string): boolean {
   return (statSync(path, { throwIfNoEntry: false })?.size ?? 0) === 0
 }
 
-function openFile(file: DatabaseFile): DatabaseSync {
+function openFile(file: DatabaseFile): SyncDatabase {
   try {
     return withRetry(() => tryOpen(file), file.busyMaxMs)
   } catch (error) {
@@ -123,11 +127,10 @@ function openFile(file: DatabaseFile): DatabaseSync {
   }
 }
 
-function tryOpen({ path, readOnly }: DatabaseFile): DatabaseSync {
-  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  const db = new DatabaseSync(path, { readOnly })
+function tryOpen(file: DatabaseFile): SyncDatabase {
+  const db = openWith(file)
   try {
-    if (readOnly) requireSchema(db)
+    if (file.readOnly) requireSchema(db)
     else prepare(db)
     return db
   } catch (error) {
@@ -136,7 +139,7 @@ function tryOpen({ path, readOnly }: DatabaseFile): DatabaseSync {
   }
 }
 
-function prepare(db: DatabaseSync): void {
+function prepare(db: SyncDatabase): void {
   db.exec('pragma busy_timeout = 0')
   refuseNewer(db) // before anything is written, the journal mode included
   db.exec('pragma journal_mode = wal')
@@ -158,14 +161,25 @@ export function isConstraint(error: unknown): boolean {
 
 /** The primary result code of SQLite; undefined if the error is not SQLite's. */
 export function primaryCode(error: unknown): number | undefined {
-  const code = (error as { errcode?: unknown } | null)?.errcode
-  return typeof code === 'number' ? code & 0xff : undefined
+  const { errcode, code } = (error ?? {}) as { readonly errcode?: unknown; readonly code?: unknown }
+  if (typeof errcode === 'number') return errcode & 0xff
+  // better-sqlite3 has the extended code as a word, which starts with the primary one: SQLITE_BUSY_SNAPSHOT.
+  return typeof code === 'string'
+    ? codeNumbers.find(([word]) => code === word || code.startsWith(`${word}_`))?.[1]
+    : undefined
 }
+
+const codeNumbers = Object.entries({
+  ...{ SQLITE_ERROR: 1, SQLITE_PERM: 3, SQLITE_BUSY: 5, SQLITE_LOCKED: 6, SQLITE_NOMEM: 7, SQLITE_READONLY: 8 },
+  ...{ SQLITE_INTERRUPT: 9, SQLITE_IOERR: 10, SQLITE_CORRUPT: 11, SQLITE_FULL: 13, SQLITE_CANTOPEN: 14 },
+  ...{ SQLITE_PROTOCOL: 15, SQLITE_SCHEMA: 17, SQLITE_TOOBIG: 18, SQLITE_CONSTRAINT: 19, SQLITE_MISMATCH: 20 },
+  ...{ SQLITE_MISUSE: 21, SQLITE_AUTH: 23, SQLITE_RANGE: 25, SQLITE_NOTADB: 26 },
+})
 
 /** Whether rows are damaged rather than the disk or the file: a wrong type, a constraint, a missing row. */
 export function isDamage(error: unknown): boolean {
-  const code = (error as { errcode?: unknown } | null)?.errcode
-  return typeof code !== 'number' || [1, 19, 20, 25].includes(code & 0xff) // ERROR, CONSTRAINT, MISMATCH, RANGE
+  const code = primaryCode(error)
+  return code === undefined || [1, 19, 20, 25].includes(code) // ERROR, CONSTRAINT, MISMATCH, RANGE
 }
 
 function unavailable(path: string, cause: unknown): HoldfastError {
@@ -176,8 +190,8 @@ function unavailable(path: string, cause: unknown): HoldfastError {
 
 /** What to do about the error, by SQLite's result code. */
 export function adviceOn(error: unknown): string | undefined {
-  const code = (error as { errcode?: unknown } | null)?.errcode
-  return typeof code === 'number' ? advice[code & 0xff] : 'Check the path.'
+  const code = primaryCode(error)
+  return code === undefined ? 'Check the path.' : advice[code]
 }
 
 const mayBeUsed = 'Check that the file and its directory are there and may be read and written.'

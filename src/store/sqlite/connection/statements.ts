@@ -1,12 +1,13 @@
 // Statements on one connection: the store's own, or the caller's for the length of a call. Each text is prepared once.
 
-import type { DatabaseSync, SQLInputValue, StatementSync } from 'node:sqlite'
+import type { SQLInputValue } from 'node:sqlite'
+import type { SyncDatabase, SyncStatement } from './driver.ts'
 
 export class Connection {
-  readonly #db: DatabaseSync
-  readonly #statements = new Map<string, StatementSync>()
+  readonly #db: SyncDatabase
+  readonly #statements = new Map<string, SyncStatement>()
 
-  constructor(db: DatabaseSync) {
+  constructor(db: SyncDatabase) {
     this.#db = db
   }
 
@@ -48,7 +49,7 @@ export class Connection {
   }
 
   /** For statements of the application. There may be any number of them, so they are not cached: 12 µs each. */
-  prepareOnce(sql: string): StatementSync {
+  prepareOnce(sql: string): SyncStatement {
     return this.#db.prepare(sql)
   }
 
@@ -69,7 +70,7 @@ export class Connection {
     }
   }
 
-  #statement(sql: string): StatementSync {
+  #statement(sql: string): SyncStatement {
     let statement = this.#statements.get(sql)
     if (!statement) {
       statement = this.#db.prepare(sql)
@@ -81,7 +82,7 @@ export class Connection {
     return statement
   }
 
-  #tuples(sql: string): StatementSync {
+  #tuples(sql: string): SyncStatement {
     const known = this.#statements.get(sql)
     if (known) return known
     const statement = this.#statement(sql)

@@ -6,13 +6,14 @@ import { span } from '../../../runtime/duration.ts'
 import { type Check, counted, fine, runChecks, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import { isBusy } from '../connection/database.ts'
+import { type FileToOpen, openWith } from '../connection/driver.ts'
 
-export function examineFile(path: string): Promise<Finding[]> {
-  return runChecks(fileChecks, path)
+export function examineFile(file: FileToOpen): Promise<Finding[]> {
+  return runChecks(fileChecks, file)
 }
 
-const fileChecks: Readonly<Record<string, Check<string>>> = {
-  'network-file-system': (path) => fileSystem(statfsSync(path).type),
+const fileChecks: Readonly<Record<string, Check<FileToOpen>>> = {
+  'network-file-system': ({ path }) => fileSystem(statfsSync(path).type),
   'disk-space': diskSpace,
   'write-lock': writeLock,
   'log-size': logSize,
@@ -47,7 +48,7 @@ const mib = 2 ** 20
 const spaceMinBytes = 100 * mib
 const spaceLowBytes = 1024 * mib
 
-function diskSpace(path: string): Finding[] {
+function diskSpace({ path }: FileToOpen): Finding[] {
   const { bavail, bsize } = statfsSync(path)
   return spaceLeft(bavail * bsize, statSync(path).size)
 }
@@ -65,8 +66,8 @@ const lockMaxMs = 2_000
 const tryEveryMs = 50
 
 /** Whether the file can be written. A connection that keeps the write lock longer than this blocks all others. */
-async function writeLock(path: string): Promise<Finding[]> {
-  const db = connect(path)
+async function writeLock(file: FileToOpen): Promise<Finding[]> {
+  const db = openWith(file)
   try {
     for (const deadline = performance.now() + lockMaxMs; performance.now() < deadline; await sleep(tryEveryMs)) {
       if (canBegin(() => db.exec('begin immediate; rollback')))
@@ -97,10 +98,10 @@ function canBegin(begin: () => void): boolean {
 const logMaxBytes = 32 * mib
 
 /** A log grows while a read transaction is open: pages that were written after its start cannot be checkpointed. */
-function logSize(path: string): Finding[] {
-  const log = `${path}-wal`
+function logSize(file: FileToOpen): Finding[] {
+  const log = `${file.path}-wal`
   const bytes = existsSync(log) ? statSync(log).size : 0
-  const pages = bytes > logMaxBytes ? pagesKept(path) : 0
+  const pages = bytes > logMaxBytes ? pagesKept(file) : 0
   const facts = { bytes, pagesKept: pages }
   if (pages * pageBytes <= logMaxBytes) return [fine('log-size', 'The log is moved into the file as it grows.', facts)]
   return [
@@ -116,8 +117,8 @@ function logSize(path: string): Finding[] {
 const pageBytes = 4096
 
 /** How many pages stay in the log because an open read transaction needs the older ones. */
-function pagesKept(path: string): number {
-  const db = connect(path)
+function pagesKept(file: FileToOpen): number {
+  const db = openWith(file)
   try {
     const { log, checkpointed } = db.prepare('pragma wal_checkpoint(passive)').get() as Record<
       'log' | 'checkpointed',
@@ -127,9 +128,4 @@ function pagesKept(path: string): number {
   } finally {
     db.close()
   }
-}
-
-function connect(path: string) {
-  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  return new DatabaseSync(path, { timeout: 0 })
 }

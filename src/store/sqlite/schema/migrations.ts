@@ -21,8 +21,8 @@
 // RETENTION. When a job ends, it gets the retention class of its queue at that time. So one index serves both "newest first" and
 // "past its retention", also after the queue's retention was changed.
 
-import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError } from '../../../errors.ts'
+import type { SyncDatabase } from '../connection/driver.ts'
 
 export interface Step {
   readonly sql: string
@@ -315,12 +315,12 @@ export const steps: readonly Step[] = [
 /**
  * Upgrades the schema to this version. Other processes may do so at the same time. A newer schema that allows this client stays.
  */
-export function migrate(db: DatabaseSync): void {
+export function migrate(db: SyncDatabase): void {
   if (schemaVersion(db) >= steps.length) requireTables(db)
   else bringUp(db)
 }
 
-function bringUp(db: DatabaseSync): void {
+function bringUp(db: SyncDatabase): void {
   db.exec('begin immediate')
   try {
     refuseNewer(db)
@@ -337,7 +337,7 @@ function bringUp(db: DatabaseSync): void {
 const minClient = steps.findLast((step) => step.minClient !== undefined)?.minClient
 
 /** If a table is missing, only some calls would fail. Its rows can only come from a backup. */
-function requireTables(db: DatabaseSync): void {
+function requireTables(db: SyncDatabase): void {
   const there = new Set(
     db
       .prepare(`select name from sqlite_schema where type = 'table'`)
@@ -359,7 +359,7 @@ function requireTables(db: DatabaseSync): void {
 }
 
 /** Refuses a file whose schema does not allow this client. */
-export function refuseNewer(db: DatabaseSync): void {
+export function refuseNewer(db: SyncDatabase): void {
   if (!(schemaVersion(db) > steps.length)) return // NaN: the table is not Holdfast's, and later checks refuse it
   const { schema: found, min_client: needed } = db.prepare('select * from holdfast_meta').get() ?? {}
   if (Number(needed) <= steps.length) return
@@ -371,7 +371,7 @@ export function refuseNewer(db: DatabaseSync): void {
 }
 
 /** For a connection that may not migrate. */
-export function requireSchema(db: DatabaseSync): void {
+export function requireSchema(db: SyncDatabase): void {
   refuseNewer(db)
   const found = schemaVersion(db)
   if (found >= steps.length) return
@@ -382,7 +382,7 @@ export function requireSchema(db: DatabaseSync): void {
   )
 }
 
-function schemaVersion(db: DatabaseSync): number {
+function schemaVersion(db: SyncDatabase): number {
   const table = db.prepare(`select 1 from sqlite_schema where type = 'table' and name = 'holdfast_meta'`).get()
   if (!table) return 0
   return Number(db.prepare('select schema from holdfast_meta').get()?.['schema'] ?? 0)

@@ -15,6 +15,7 @@ import { HoldfastError, type Refused, toError } from '../../../errors.ts'
 import type { Clock } from '../../../runtime/clock.ts'
 import { textOfBundled, textOfFile } from '../../../runtime/thread-program.ts'
 import type { DatabaseFile } from '../connection/database.ts'
+import type { SyncDatabase } from '../connection/driver.ts'
 import { type Answer, type Call, type CommitNotices, Engine, type Item, type VerbName } from '../engine.ts'
 import { packItems, unpackAnswers } from './wire.ts'
 
@@ -40,6 +41,10 @@ export class InThread implements Port {
   constructor(file: DatabaseFile, clock: Clock, onCommitted: OnCommitted) {
     this.#engine = new Engine(file, clock)
     this.#onCommitted = onCommitted
+  }
+
+  get connection(): SyncDatabase {
+    return this.#engine.db.driverConnection
   }
 
   call<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Answer<V>[]> {

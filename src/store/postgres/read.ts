@@ -218,8 +218,8 @@ export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPa
 }
 
 /**
- * Whether an item is ready or runs is known only once it is read. So a listing by state reads some items at a time, and a page ends
- * after so many looks, however few it has found.
+ * Whether an item is ready or runs is known only once it is read. So a listing by state reads some items at a time, and a page
+ * ends after so many looks, however few it has found.
  */
 const itemsALook = 500
 const itemLooks = 10

@@ -97,8 +97,9 @@ export class ManualClaims {
     const leases: Lease[] = []
     const unread: Promise<unknown>[] = []
     for (const job of claimed) {
-      const definition = stored.effective(definitions?.get(job.queue) ?? defineQueue(job.queue))
+      let definition: AnyDefinition | null = null
       try {
+        definition = stored.effective(definitions?.get(job.queue) ?? defineQueue(job.queue))
         const raw = readPayload(job)
         const payload = definition.payloadSchema
           ? await validate(definition.payloadSchema, raw, 'payload', job.queue)
@@ -113,9 +114,9 @@ export class ManualClaims {
     return leases
   }
 
-  /** Of a job whose payload was not read. */
-  #settlementOf(error: unknown, definition: AnyDefinition, { attempt }: ClaimedJob): Settlement {
-    if (isUnreadable(error) || isPermanent(error) || !isRetryable(definition, error))
+  /** Of a job whose payload was not read. No definition: its queue has a name that is none. */
+  #settlementOf(error: unknown, definition: AnyDefinition | null, { attempt }: ClaimedJob): Settlement {
+    if (definition === null || isUnreadable(error) || isPermanent(error) || !isRetryable(definition, error))
       return { as: 'dead', error: jobError(error), effects: null }
     const delayMs = delayAskedBy(error) ?? backoffMs(definition.backoff, attempt, this.#context.leaseContext.random())
     return { as: 'retry', error: jobError(error), delayMs, ending: 'failed' }

@@ -316,9 +316,9 @@ export function lanesToRescue(job: LeasedJob): Wanted[] {
 }
 
 function lanesToEnd(job: LeasedJob, verdict: Verdict): Wanted[] {
-  const afterCommit = requestedEffects(job.cancel, verdict).flatMap(({ enqueue }) => enqueue)
+  const followUps = requestedEffects(job.cancel, verdict).flatMap(({ enqueue }) => enqueue)
   const hasNotice = verdict.to === 'dead' && job.onDead !== null
-  return hasNotice ? [...afterCommit, { queue: job.onDead, priority: null }] : afterCommit
+  return hasNotice ? [...followUps, { queue: job.onDead, priority: null }] : followUps
 }
 
 function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): SettledAnswer {

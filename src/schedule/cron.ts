@@ -67,7 +67,7 @@ export function requireCron(cron: unknown, timeZone: unknown): { readonly cron: 
 }
 
 function toTimes(cron: string, timeZone: string): SlotTimes {
-  return isForAllHours(cron, timeZone) ? timesOfAllHours(parsed(cron, timeZone)) : timesOnWall(cron, timeZone)
+  return isForAllHours(cron) ? timesOfAllHours(parsed(cron, timeZone)) : timesOnWall(cron, timeZone)
 }
 
 function timesOfAllHours(expression: Cron): SlotTimes {
@@ -79,7 +79,7 @@ function timesOfAllHours(expression: Cron): SlotTimes {
 
 function timesOnWall(cron: string, timeZone: string): SlotTimes {
   const onWall = parsed(cron, 'UTC')
-  const clock = new WallClock(timeZone)
+  const clock = wallClockOf(timeZone)
   return {
     next(after) {
       const wall = nextOf(onWall, clock.latestShown(after))
@@ -113,15 +113,25 @@ function latestOf(expression: Cron, count: number, until: number): number[] {
     .reverse()
 }
 
-/** Whether the field of hours has all of them, however it is written: `*`, `0-23`, `*\/1`. */
-function isForAllHours(cron: string, timeZone: string): boolean {
-  parsed(cron, timeZone) // refuses what is no expression
+/** Whether the field of hours has all of them, however it is written: `*`, `0-23`, `*\/1`, `0-11,12-23`. */
+function isForAllHours(cron: string): boolean {
   const fields = cron.trim().split(/\s+/)
   if (fields.length === 1) return /^@hourly$/i.test(cron.trim())
-  const hours = fields[fields.length === 5 ? 1 : 2]
-  const newYear = Date.UTC(2030, 0, 1)
-  const runs = parsed(`0 0 ${hours} * * *`, 'UTC').nextRuns(24, new Date(newYear - 1_000))
-  return runs.length === 24 && (runs[23] as Date).getTime() < newYear + 24 * 3_600_000
+  const hours = new Set<number>()
+  for (const part of (fields[fields.length === 5 ? 1 : 2] ?? '').split(',')) {
+    const [range = '', step = '1'] = part.split('/')
+    const [first = 0, last = first] = /^[*?]$/.test(range) ? [0, 23] : range.split('-').map(Number)
+    for (let hour = first; hour <= last && hour < 24 && Number(step) > 0; hour += Number(step)) hours.add(hour)
+  }
+  return hours.size === 24
+}
+
+function wallClockOf(timeZone: string): WallClock {
+  try {
+    return new WallClock(timeZone)
+  } catch (cause) {
+    throw invalid('timeZone', timeZone, `There is no time zone ${show(timeZone)}.`, cause)
+  }
 }
 
 /** Without a function to call, Croner only computes times and sets no timer. */

@@ -3,15 +3,20 @@ import assert from 'node:assert/strict'
 import { chmodSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { root } from '../support/checkout.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 import { cleanEnvironment, run } from '../support/shell.ts'
 import { onlyLong } from '../support/system.ts'
-import { plant, variants } from '../torture/variants.ts'
+import { patched, plant, variants } from '../torture/variants.ts'
 
 const seed = '20300101'
 const minutesMax = '2'
 /** Runs always; the other variants take minutes. */
 const always = ['sqlite: effects applied outside the settlement']
+
+test('every patch of a broken tree still finds its text', () => {
+  for (const { patches } of Object.values(variants)) for (const patch of patches) patched(root, patch)
+})
 
 for (const [name, variant] of Object.entries(variants)) {
   const skip = always.includes(name) ? false : onlyLong('runs the torture test on a broken tree')

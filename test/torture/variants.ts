@@ -34,8 +34,8 @@ export const variants: Readonly<Record<string, Variant>> = {
     patches: [
       {
         file: 'src/store/sqlite/renew.ts',
-        from: 'tuple && tuple[12] === token && tuple[1] === id',
-        to: 'tuple && tuple[1] === id',
+        from: 'tuple && tuple[column.token] === token && tuple[column.id] === id',
+        to: 'tuple && tuple[column.id] === id',
       },
     ],
   },
@@ -46,9 +46,9 @@ export const variants: Readonly<Record<string, Variant>> = {
     patches: [
       {
         file: 'src/store/postgres/settle.ts',
-        from: `Promise<SettleAnswer[]> {
+        from: `Promise<AnswerOrPromise[]> {
   if (requests.some(`,
-        to: `Promise<SettleAnswer[]> {
+        to: `Promise<AnswerOrPromise[]> {
   requests = await Promise.all(
     requests.map(async (request) => {
       const text = \`select replace(l.token::text, '-', ''), j.lane, j.ready_xid::text, j.ord::text
@@ -99,7 +99,7 @@ export const variants: Readonly<Record<string, Variant>> = {
         to: `      tx.finish()
       const enqueues = replies.filter(({ verb }) => verb === 'enqueue')
       if (enqueues.length > 0) {
-        this.early?.(enqueues, noNews)
+        this.early?.(enqueues, noNotices)
         Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 20)
       }
       this.#pagesInLog += pagesACommit`,
@@ -113,8 +113,8 @@ export const variants: Readonly<Record<string, Variant>> = {
       },
       {
         file: 'src/store/sqlite/engine.ts',
-        from: 'deliver(committed.replies, committed.news) //',
-        to: `deliver(committed.replies.filter(({ verb }) => verb !== 'enqueue'), committed.news) //`,
+        from: 'deliver(committed.replies, committed.notices) //',
+        to: `deliver(committed.replies.filter(({ verb }) => verb !== 'enqueue'), committed.notices) //`,
       },
     ],
   },
@@ -126,8 +126,8 @@ export const variants: Readonly<Record<string, Variant>> = {
     patches: [
       {
         file: 'src/store/postgres/enqueue.ts',
-        from: '  if (requests.every(isPlain)) return enqueuePlain(context, requests)\n',
-        to: `  if (requests.every(isPlain)) {
+        from: '  if (requests.every(goesPlainly)) return enqueuePlain(context, requests)\n',
+        to: `  if (requests.every(goesPlainly)) {
     beforeIt = beforeIt.then(() => enqueuePlain(context, requests)).catch(() => undefined)
     return requests.map(({ jobs }) => jobs.map(({ id }) => ({ id, status: 'created' })))
   }
@@ -149,8 +149,8 @@ function zip<A, B>`,
     patches: [
       {
         file: 'src/store/sqlite/settle.ts',
-        from: `  if (!held) return 'lost'`,
-        to: `  if (!held) {
+        from: `  if (!leased) return 'lost'`,
+        to: `  if (!leased) {
     if ('effects' in request.settlement && request.settlement.effects) applyEffects(tx, request.settlement.effects)
     return 'lost'
   }`,
@@ -164,12 +164,12 @@ function zip<A, B>`,
     patches: [
       {
         file: 'src/store/postgres/settle.ts',
-        from: `          const job = held.get(i)
+        from: `      const job = held.get(request)
 `,
-        to: `          const job = held.get(i)
-          const { settlement } = request
-          const staged = 'effects' in settlement ? settlement.effects : null
-          if (!job && staged) await tx.attempt(async () => writer.apply(staged))
+        to: `      const job = held.get(request)
+      const { settlement } = request
+      const staged = 'effects' in settlement ? settlement.effects : null
+      if (!job && staged) await tx.attempt(async () => writer.apply([staged]))
 `,
       },
     ],
@@ -233,7 +233,7 @@ function zip<A, B>`,
         to: `  if (ord !== null && next.front && job.limit_key !== null) {
     tx.keys.admit(queue, tx.keys.row(queue, job.limit_key))
     listReady(tx, queue, job, ord)
-    tx.tell(queue, 'ready', job.id)
+    tx.recordChange(queue, 'ready', job.id)
     return 'ready'
   }
   if (ord !== null) return listOrHold(tx, queue, job, ord)
@@ -263,13 +263,12 @@ export function plant(directory: string, { patches }: Variant): void {
   for (const part of ['src', 'test', 'package.json'])
     cpSync(join(root, part), join(directory, part), { recursive: true, filter: (path) => path !== scratchRoot })
   symlinkSync(join(root, 'node_modules'), join(directory, 'node_modules'))
-  for (const { file, from, to } of patches) {
-    const path = join(directory, file)
-    const text = readFileSync(path, 'utf8')
-    if (text.split(from).length !== 2) throw new Error(`${file} does not contain exactly once: ${from}`)
-    writeFileSync(
-      path,
-      text.replace(from, () => to),
-    )
-  }
+  for (const patch of patches) writeFileSync(join(directory, patch.file), patched(directory, patch))
+}
+
+/** The text of the file with the patch applied. */
+export function patched(directory: string, { file, from, to }: Patch): string {
+  const text = readFileSync(join(directory, file), 'utf8')
+  if (text.split(from).length !== 2) throw new Error(`${file} does not contain exactly once: ${from}`)
+  return text.replace(from, () => to)
 }

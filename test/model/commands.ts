@@ -380,19 +380,17 @@ function sweepCall(max: number): Call {
       return toReport(model, yield* model.sweepInParts(max, oracle, leaves))
     },
     agrees: (expected, { more, expired, ...answer }, model, busy) => {
-      let report = answer
-      if (expired.length !== report.rescued) return false
+      if (expired.length !== answer.rescued) return false
       const isLeft = [model.expiredLeases(), model.overdue(), model.due()].some((jobs) => jobs.length > 0)
-      const counts = [report.rescued, report.overdue, report.promoted, report.admitted, report.pruned]
+      const counts = [answer.rescued, answer.overdue, answer.promoted, answer.admitted, answer.pruned]
       const isFull = counts.some((count) => count >= max)
-      const nextDueAt = isWindowEnd(model, report, expected) ? expected.nextDueAt : report.nextDueAt
+      // Where batches and limit keys leave a choice, the number of admitted jobs depends on which ones are admitted.
+      const report = model.hasKeyedItems() ? { ...answer, admitted: expected.admitted } : answer
       // A rescued job may be admitted before its batch is given up, or cancelled while it is held. The completion may take a
       // dedup key before or after that was pruned. The resulting states are compared later.
-      const counted = model.admitsLate && model.batches.completions.length > 0 ? expected : report
-      // Where batches and limit keys leave a choice, the number of admitted jobs depends on which ones are admitted.
-      const hasKeyedItems = model.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)
-      if (hasKeyedItems) report = { ...report, admitted: expected.admitted }
-      const adjusted = { ...report, admitted: counted.admitted, pruned: counted.pruned, nextDueAt }
+      const { admitted, pruned } = model.admitsLate && model.batches.completions.length > 0 ? expected : report
+      const nextDueAt = isWindowEnd(model, report, expected) ? expected.nextDueAt : report.nextDueAt
+      const adjusted = { ...report, admitted, pruned, nextDueAt }
       if (busy === undefined) return isDeepStrictEqual(adjusted, expected) && (more ? isFull : !isLeft)
       // In a race, the next due time depends on how far the other calls are.
       return isDeepStrictEqual({ ...report, nextDueAt: expected.nextDueAt }, expected) && (!more || isFull)

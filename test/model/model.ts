@@ -189,6 +189,8 @@ export class Model {
   readonly admitsLate: boolean
   /** How many jobs were admitted since the sweep began. */
   #admitted = 0
+  /** Whether there were items with a limit key when the last sweep began. */
+  #sweptKeyedItems = false
 
   constructor(now: number, { admitsLate = false } = {}) {
     this.admitsLate = admitsLate
@@ -532,13 +534,29 @@ export class Model {
     }
   }
 
+  /** Ended items count too, and those that the last sweep found: a sweep may admit an item, cancel it and prune it. */
+  hasKeyedItems(): boolean {
+    const { live, ended } = this.state
+    return (
+      this.#sweptKeyedItems || [...live, ...ended].some(({ batch, limitKey }) => batch !== null && limitKey !== null)
+    )
+  }
+
   /**
    * Adopts the store's choice, if it used the slots of keys and batches in another way. That is allowed under three conditions:
    * - No key and no batch exceeds its limit.
    * - No job is held that could be admitted.
    * - Items of one batch and key were admitted in their order.
+   *
+   * A sweep may also admit an item with the slot of a rescued job and then cancel it. Only the item's `runAt` shows it.
    */
   adoptAdmissions(records: readonly JobRecord[]): void {
+    const { now } = this.state
+    for (const { id, runAt, finishedAt, state } of records) {
+      if (runAt !== now || finishedAt !== now || state !== 'cancelled') continue
+      const item = this.state.ended.find((job) => job.id === id && job.limitKey !== null)
+      if (item) item.runAt = runAt
+    }
     if (!this.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)) return
     const copy = this.clone()
     const states = new Map(records.filter(({ finishedAt }) => finishedAt === null).map(({ id, state }) => [id, state]))
@@ -1032,6 +1050,8 @@ export class Model {
     // With late admission all parts come first, then admission, then the end of batches.
     const settlePart = () => (this.admitsLate ? null : this.#endCall(null, oracle))
     this.#admitted = 0
+    this.#sweptKeyedItems = false
+    this.#sweptKeyedItems = this.hasKeyedItems()
     const expired = this.expiredLeases()
       .filter((job) => !leaves(job))
       .slice(0, max)

@@ -88,7 +88,7 @@ export class World {
   async #explain(answered: Answered, oracle: Oracle): Promise<void> {
     const ticks = new Map(this.#models.map((model) => [model, model.state.tick]))
     this.keep((model) => answered.judge(model, oracle))
-    if (this.model.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)) {
+    if (this.model.hasKeyedItems()) {
       const records = await readRecords(this.#store, { queue: null, state: null })
       for (const model of this.#models) model.adoptAdmissions(records)
     }

@@ -88,6 +88,23 @@ export function rateLimitTests(inWorld: InWorld): void {
 
     describe('of a key', () => {
       test(
+        'a rate that is removed and set again counts the starts from before',
+        inWorld(async ({ holdfast, clock }) => {
+          await fillKey(holdfast, 'a', 2)
+          for (const lease of await holdfast.claim([perTenant], { max: 10 })) await lease.done()
+          await holdfast.overrideLimit('mail', { keyLimit: { concurrency: 9, rate: null } })
+          await clock.advance(20_000)
+          await holdfast.sweep()
+          await holdfast.overrideLimit('mail', null)
+          await fillKey(holdfast, 'a', 3)
+          assert.deepEqual(await holdfast.claim([perTenant], { max: 10 }), [])
+          await clock.advance(40_000)
+          await holdfast.sweep()
+          assert.equal((await holdfast.claim([perTenant], { max: 10 })).length, 2)
+        }),
+      )
+
+      test(
         'each key has its own starts; jobs beyond them are held until a start is free',
         inWorld(async ({ holdfast, clock }) => {
           await fillKey(holdfast, 'a', 5)

@@ -93,19 +93,23 @@ export function nextAdmissionAt(tx: SqliteTransaction): number | null {
 
 /**
  * Starts that would count for longer than their window from now were recorded before the clock was set back. They are shortened.
+ * Starts of a rate that was removed have no window. They stay as they are: the rate may be set again while they count.
  */
 export function clampStarts(tx: SqliteTransaction): void {
   const last = tx.db.get<{ at: number | null }>('select max(until) as at from holdfast_start')?.at ?? null
   if (last === null) return
   const windowsMs = tx.queues().flatMap(({ starts_ms, key_starts_ms }) => [starts_ms ?? 0, key_starts_ms ?? 0])
-  const until = tx.now + Math.max(0, ...windowsMs)
-  if (last <= until) return
-  const late = tx.db.all<KeyName & { jobs: number; total: number }>(
-    'select queue, key, sum(jobs) as jobs, max(total) as total from holdfast_start where until > ? group by queue, key',
-    until,
+  if (last <= tx.now + Math.max(0, ...windowsMs)) return
+  const late = tx.db.all<KeyName & { until: number; jobs: number; total: number }>(
+    `select s.queue, s.key, s.until, sum(s.jobs) as jobs, max(s.total) as total
+       from (select t.queue, t.key, t.jobs, t.total, t.until as was,
+                    ?1 + iif(t.key = '', q.starts_ms, q.key_starts_ms) as until
+               from holdfast_start t join holdfast_queue q on q.no = t.queue where t.until > ?1) s
+      where s.was > s.until group by s.queue, s.key`,
+    tx.now,
   )
-  tx.db.run('delete from holdfast_start where until > ?', until)
-  for (const { queue, key, jobs, total } of late) {
+  for (const { queue, key, until, jobs, total } of late) {
+    tx.db.run('delete from holdfast_start where queue = ? and key = ? and until > ?', queue, key, until)
     tx.db.run(
       `insert into holdfast_start (queue, key, until, jobs, total) values (?, ?, ?, ?, ?)
        on conflict do update set jobs = jobs + excluded.jobs, total = excluded.total`,

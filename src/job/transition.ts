@@ -94,7 +94,7 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
       const isFree = core.woken || settlement.delayMs >= bounds.freeSnoozeMs
       const ended = endedFree(isFree ? { ...core, freeReleases: 0 } : core, 'snoozed')
       if (ended) return ended
-      const spent = isFree ? freeReleases : freeReleases + 1
+      const spent = isFree ? Math.max(1, freeReleases) : freeReleases + 1 // never 0 for a job that has started
       const rest = { attempts: attempts - 1, freeReleases: spent, ending: 'snoozed', error: null } as const
       if (settlement.delayMs > 0 && !core.woken) return { to: 'scheduled', runAt: now + settlement.delayMs, ...rest }
       return { to: 'ready', front: false, ...rest }

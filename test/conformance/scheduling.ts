@@ -160,5 +160,16 @@ export function schedulingTests(inWorld: InWorld): void {
         await again('requeued')
       }),
     )
+
+    test(
+      'a job whose first run ends in a long snooze runs again after its latest start',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: clock.now() + minute })
+        await (await claimOne(holdfast, 'mail')).snooze(hour)
+        await clock.advance(hour)
+        await holdfast.sweep()
+        assert.equal((await claimOne(holdfast, 'mail')).job.id, id)
+      }),
+    )
   })
 }

@@ -47,7 +47,7 @@
 
 const limited = `bool_or(l.batch > 0 or q.max_running is not null or q.max_starts is not null or q.key_max_starts is not null)`
 
-/** A job that has been claimed before has started in time. */
+/** A job that has been claimed before has started in time: a failure counts an attempt, a release or snooze a free release. */
 export const startsInTime = '(j.start_before is null or j.start_before > v_now or j.attempts + j.free_releases > 0)'
 
 export const lanesToClaim = `

@@ -26,7 +26,7 @@ import type {
 } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import type { ModelBatch } from './batch-model.ts'
-import { compare, isWaiting, type Lane, type Model, type ModelJob, type Oracle } from './model.ts'
+import { type ClaimParts, compare, isWaiting, type Model, type ModelJob, type Oracle } from './model.ts'
 import {
   type AlterSpec,
   type BatchPick,
@@ -73,15 +73,11 @@ export interface Answered {
 }
 
 /** A race, for one of its calls. */
-export interface Race {
+export interface Race extends ClaimParts {
   readonly model: Model
   readonly oracle: Oracle
   /** Ids, keys and claims that the racing calls use meanwhile. */
   readonly busy: ReadonlySet<string>
-  /** The lane after which racing calls may run. */
-  readonly turn: Lane
-  /** Lanes that a claim does not see. */
-  readonly misses: (lane: Lane) => boolean
 }
 
 export type Call = (store: Store) => Promise<Answered>

@@ -771,18 +771,26 @@ export class Model {
 
   /**
    * Claims in two parts: up to a lane, and the lanes after it. Racing calls may run in between. The claim may or may not see
-   * lanes that racing calls create.
+   * lanes that racing calls create. With `looksFirst` it chooses lanes that have enough jobs before the first part. If a racing
+   * call takes these jobs meanwhile, the claim returns fewer, though other lanes have jobs.
    */
   *claimInParts(
     { queues, max, leaseMs, worker }: ClaimRequest,
     oracle: Oracle,
-    { turn, misses }: { readonly turn: Lane; readonly misses: (lane: Lane) => boolean } = whole,
+    { turn, misses, looksFirst }: ClaimParts = whole,
   ): Generator<void, ClaimedJob[]> {
     const claimed: ClaimedJob[] = []
+    let chosen: ReadonlySet<string> | null = null
+    if (looksFirst) {
+      const ready = this.inOrder(queues).filter((job) => job.state === 'ready' && !this.#pauseOf(job.queue))
+      chosen = new Set(ready.slice(0, max).map(nameOfLane))
+      yield
+    }
     for (const isFirst of [true, false]) {
       const names = queues ?? this.state.queues.toSorted()
       const wanted = this.inOrder(queues)
         .filter((job) => !this.#pauseOf(job.queue) && !this.#isOverdue(job) && !misses(job))
+        .filter((job) => chosen?.has(nameOfLane(job)) ?? true)
         .filter((job) => compareLanes(laneOf(job, names), laneOf(turn, names)) <= 0 === isFirst)
       while (claimed.length < max) {
         const next = this.#nextToStart(wanted, oracle)
@@ -1505,7 +1513,21 @@ export function toEnd<T>(parts: Generator<void, T>): T {
 export type Lane = Pick<ModelJob, 'priority' | 'queue' | 'front'>
 
 const lastLane: Lane = { priority: Number.POSITIVE_INFINITY, queue: '', front: false }
-const whole = { turn: lastLane, misses: () => false }
+const whole: ClaimParts = { turn: lastLane, misses: () => false, looksFirst: false }
+
+/** How a claim runs beside other calls. */
+export interface ClaimParts {
+  /** The lane after which racing calls may run. */
+  readonly turn: Lane
+  /** Lanes that the claim does not see. */
+  readonly misses: (lane: Lane) => boolean
+  /** Racing calls may run between the choice of lanes and the claim. */
+  readonly looksFirst: boolean
+}
+
+function nameOfLane({ priority, queue, front }: Lane): string {
+  return JSON.stringify([priority, queue, front])
+}
 
 function laneOf({ priority, queue, front }: Lane, names: readonly string[]): readonly number[] {
   return [priority, names.indexOf(queue), front ? 0 : 1]

@@ -236,10 +236,12 @@ function* interleaved(
   const known = new Set(lanesOf(model.all()).map((lane) => JSON.stringify(lane)))
   const misses = ({ queue, priority, front }: Lane) => !known.has(JSON.stringify({ queue, priority, front }))
   let tried = 0
-  for (const how of lanes.flatMap((turn) => [
-    { turn, misses: () => false, busy: new Set<string>() },
-    { turn, misses, busy: named },
-  ])) {
+  const hows = lanes.flatMap((turn) => [
+    { turn, misses: () => false, busy: new Set<string>(), looksFirst: false },
+    { turn, misses, busy: named, looksFirst: false },
+    { turn, misses, busy: named, looksFirst: true },
+  ])
+  for (const how of hows.sort((a, b) => Number(a.looksFirst) - Number(b.looksFirst))) {
     const schedules: (readonly number[])[] = [[]]
     for (let schedule = schedules.pop(); schedule && tried < schedulesMax; schedule = schedules.pop()) {
       tried += 1

@@ -13,6 +13,7 @@ import { claimTests } from './claim.ts'
 import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
 import { closeTests } from './close.ts'
+import { closeWaitingTests } from './close-waiting.ts'
 import { countsTests } from './counts.ts'
 import { damageTests } from './damage.ts'
 import { dedupTests } from './dedup.ts'
@@ -84,6 +85,7 @@ export const topics: readonly Topic[] = [
     rescueTests,
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
+  ...[closeWaitingTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[definitionTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],

@@ -15,9 +15,10 @@
 // (a full disk, a corrupt page) rolls back the group. Then each of its requests is tried alone, so only those that cannot be
 // committed fail.
 
-import { HoldfastError, type Refused, refuse } from '../../errors.ts'
+import { HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import type { Clock } from '../../runtime/clock.ts'
+import type { StopFlag } from '../../runtime/stop-flag.ts'
 import type { FinishedBatch, LeaseRef, SweepRequest, UndeliverableJob } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
@@ -144,8 +145,8 @@ export class Engine {
   /** The last transaction of a call that writes. */
   #tx: SqliteTransaction | null = null
 
-  constructor(file: DatabaseFile, clock: Clock) {
-    this.db = new Database(file)
+  constructor(file: DatabaseFile, clock: Clock, stop?: StopFlag) {
+    this.db = new Database(file, stop)
     this.#clock = clock
   }
 
@@ -172,7 +173,7 @@ export class Engine {
     try {
       committed = this.#commitTogether(isDurable, calls)
     } catch (error) {
-      if (isBusy(error)) this.#refuseAll(calls, error, deliver)
+      if (isBusy(error) || isHoldfastError(error, 'CLOSED')) this.#refuseAll(calls, error, deliver)
       else for (const call of calls) this.#commitEach(isDurable, call, deliver)
       return
     }

@@ -123,7 +123,7 @@ export function sqliteOn(
     const file = { path, driver, library, readOnly, busyMaxMs }
     const port = staysHere
       ? new InThread(file, clock, onCommitted)
-      : await InOwnThread.open(await start({ file, clock: clock.shared ?? null }), onCommitted)
+      : await InOwnThread.open(start, { file, clock: clock.shared ?? null }, onCommitted)
     if (port instanceof InThread) onOpened?.(port.connection)
     return new SqliteStore({ port, subscribers, clock, driver, path: path === ':memory:' ? null : realpathSync(path) })
   }
@@ -376,6 +376,10 @@ class SqliteStore implements Store {
   subscribe(subscriber: Subscriber): () => void {
     this.#subscribers.add(subscriber)
     return () => this.#subscribers.delete(subscriber)
+  }
+
+  stopWaiting(over: AbortSignal): void {
+    this.#port.stopWaiting(over)
   }
 
   close(): Promise<void> {

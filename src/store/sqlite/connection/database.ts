@@ -3,6 +3,7 @@
 
 import { statSync } from 'node:fs'
 import { HoldfastError } from '../../../errors.ts'
+import { StopFlag } from '../../../runtime/stop-flag.ts'
 import { migrate, refuseNewer, requireSchema } from '../schema/migrations.ts'
 import { openWith, type SqliteDriver, type SyncDatabase } from './driver.ts'
 import { Connection } from './statements.ts'
@@ -23,13 +24,16 @@ export class Database extends Connection {
   readonly busyMaxMs: number
   /** The connection of the driver, on which all statements run. */
   readonly driverConnection: SyncDatabase
+  readonly #stop: StopFlag
   #synchronous: 'full' | 'normal' = 'full'
 
-  constructor(file: DatabaseFile) {
-    const db = openFile(file)
+  /** Once `stop` is set, no call waits for other connections any more: it ends with CLOSED. */
+  constructor(file: DatabaseFile, stop: StopFlag = new StopFlag()) {
+    const db = openFile(file, stop)
     super(db)
     this.path = file.path
     this.busyMaxMs = file.busyMaxMs
+    this.#stop = stop
     this.driverConnection = db
     if (!file.readOnly && !this.isInMemory && isEmpty(`${file.path}-wal`)) this.startLog()
   }
@@ -44,7 +48,7 @@ export class Database extends Connection {
    */
   transaction<T>(durable: boolean, work: () => T): T {
     this.#setSynchronous(durable ? 'full' : 'normal')
-    withRetry(() => this.exec('begin immediate'), this.busyMaxMs)
+    this.#retry(() => this.exec('begin immediate'))
     try {
       const answer = work()
       this.exec('commit')
@@ -57,14 +61,14 @@ export class Database extends Connection {
 
   /** Runs reads on one consistent snapshot. Writers do not block it. */
   snapshot<T>(work: () => T): T {
-    return withRetry(() => {
+    return this.#retry(() => {
       this.exec('begin')
       try {
         return work()
       } finally {
         this.exec('commit')
       }
-    }, this.busyMaxMs)
+    })
   }
 
   /**
@@ -85,11 +89,15 @@ export class Database extends Connection {
   /** Changes whenever another connection has committed. */
   dataVersion(): number {
     const read = () => this.get<{ data_version: number }>('pragma data_version')?.data_version as number
-    return withRetry(read, this.busyMaxMs)
+    return this.#retry(read)
   }
 
   close(): void {
     this.driverConnection.close()
+  }
+
+  #retry<T>(work: () => T): T {
+    return withRetry(work, this.busyMaxMs, this.#stop)
   }
 
   #setSynchronous(mode: 'full' | 'normal'): void {
@@ -103,25 +111,31 @@ export class Database extends Connection {
  * Retries while another process writes or recovers the log. The sleeps are short and random: SQLite's own grow, so a busy process
  * could starve another.
  */
-function withRetry<T>(work: () => T, busyMaxMs: number): T {
+function withRetry<T>(work: () => T, busyMaxMs: number, stop: StopFlag): T {
   const deadline = performance.now() + busyMaxMs
   for (;;) {
     try {
       return work()
     } catch (error) {
       if (!isBusy(error) || performance.now() > deadline) throw error
-      sleep(0.2 + Math.random() * 1.8)
+      if (stop.isSet) throw closedWhileBusy()
+      stop.sleep(0.2 + Math.random() * 1.8)
     }
   }
+}
+
+function closedWhileBusy(): HoldfastError {
+  const sentence = 'This Holdfast was closed while the call waited for another connection that writes.'
+  return new HoldfastError('CLOSED', `${sentence} Nothing was carried out.`)
 }
 
 function isEmpty(path: string): boolean {
   return (statSync(path, { throwIfNoEntry: false })?.size ?? 0) === 0
 }
 
-function openFile(file: DatabaseFile): SyncDatabase {
+function openFile(file: DatabaseFile, stop: StopFlag): SyncDatabase {
   try {
-    return withRetry(() => tryOpen(file), file.busyMaxMs)
+    return withRetry(() => tryOpen(file), file.busyMaxMs, stop)
   } catch (error) {
     throw error instanceof HoldfastError ? error : unavailable(file.path, error)
   }
@@ -207,10 +221,4 @@ const advice: Readonly<Record<number, string>> = {
   13: 'Make room on the disk.', // SQLITE_FULL
   14: mayBeUsed, // SQLITE_CANTOPEN
   26: isDamaged, // SQLITE_NOTADB
-}
-
-const sleeper = new Int32Array(new SharedArrayBuffer(4))
-
-function sleep(ms: number): void {
-  Atomics.wait(sleeper, 0, 0, ms)
 }

@@ -1,5 +1,5 @@
-// A flag that one thread sets and another one reads between short sleeps. A thread that sleeps receives no messages, so no message
-// could end its wait.
+// A flag that one thread sets and another one reads between short sleeps. A thread that sleeps receives no messages, so a message
+// could not end its wait.
 
 export class StopFlag {
   /** Memory that both threads share. */

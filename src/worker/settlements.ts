@@ -240,11 +240,20 @@ export class Settlements {
     let weight = 0
     let count = 0
     for (const kept of this.#waiting) {
-      weight += settleWeight(kept)
+      weight += weigh(kept)
       if (count > 0 && weight > weightMax) break
       count += 1
     }
     return this.#waiting.splice(0, count)
+  }
+}
+
+/** A settlement that cannot be weighed is sent alone. The call fails with the reason, and no other settlement with it. */
+function weigh(kept: PendingSettlement): number {
+  try {
+    return settleWeight(kept)
+  } catch {
+    return weightMax + 1
   }
 }
 

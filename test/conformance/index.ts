@@ -16,6 +16,7 @@ import { closeTests } from './close.ts'
 import { closeWaitingTests } from './close-waiting.ts'
 import { countsTests } from './counts.ts'
 import { damageTests } from './damage.ts'
+import { dataErrorTests } from './data-errors.ts'
 import { dedupTests } from './dedup.ts'
 import { dedupScopeTests } from './dedup-scopes.ts'
 import { definitionTests } from './definitions.ts'
@@ -85,7 +86,7 @@ export const topics: readonly Topic[] = [
     rescueTests,
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
-  ...[closeWaitingTests],
+  ...[closeWaitingTests, dataErrorTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[definitionTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],

@@ -33,6 +33,7 @@ import {
   isBusy,
   isConstraint,
   isDamage,
+  isDataError,
   primaryCode,
 } from './connection/database.ts'
 import { cancel, pause, requeue, requeueChunk } from './control.ts'
@@ -215,7 +216,9 @@ export class Engine {
         undeliverable.push(...alone.notices.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
-        return this.#toRefusal(error)
+        return verb === 'settle' && isDataError(error)
+          ? refusedByData((item as LeaseRef).id, error)
+          : this.#toRefusal(error)
       }
     })
     deliver([{ no, verb, answers }], { ready, cancels, finished, droppedNotices, undeliverable })
@@ -308,6 +311,15 @@ function noticesOf({
   undeliverable,
 }: SqliteTransaction): CommitNotices {
   return { ready: [...becameReady], cancels: cancelsRequested, finished, droppedNotices, undeliverable }
+}
+
+/**
+ * The file refuses the values of this settlement, and would refuse them again: it is no outage. Its worker then settles the
+ * attempt as failed.
+ */
+function refusedByData(id: string, error: unknown): Refused {
+  const sentence = `SQLite refuses the settlement of job ${id}: ${sentenceOf(error)}. Nothing was carried out.`
+  return refuse('INVALID_OPTION', sentence, { id, code: primaryCode(error) })
 }
 
 /** Once a statement of the application has run, any error of SQLite may be caused by it. */

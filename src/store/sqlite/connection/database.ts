@@ -173,6 +173,11 @@ export function isConstraint(error: unknown): boolean {
   return primaryCode(error) === 19 // SQLITE_CONSTRAINT
 }
 
+/** SQLite refused values: too large, a constraint or a trigger, a wrong type, out of range. */
+export function isDataError(error: unknown): boolean {
+  return [18, 19, 20, 25].includes(primaryCode(error) ?? 0) // TOOBIG, CONSTRAINT, MISMATCH, RANGE
+}
+
 /** The primary result code of SQLite; undefined if the error is not SQLite's. */
 export function primaryCode(error: unknown): number | undefined {
   const { errcode, code } = (error ?? {}) as { readonly errcode?: unknown; readonly code?: unknown }

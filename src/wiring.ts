@@ -34,6 +34,7 @@ import { keepable, prepareEffects } from './queue/effects.ts'
 import { Enqueues } from './queue/enqueue.ts'
 import { type ClaimOptions, Queue, type QueueContext } from './queue/queue.ts'
 import { Definitions } from './queue/stored-definitions.ts'
+import { orAborted } from './runtime/aborted.ts'
 import { systemTimers, type Timers } from './runtime/clock.ts'
 import { toMs } from './runtime/duration.ts'
 import { isDisabled } from './runtime/kill-switch.ts'
@@ -59,7 +60,14 @@ import { SweepLoop } from './sweep/sweep-loop.ts'
 import { Sweeper } from './sweep/sweeper.ts'
 import { Gates } from './worker/gate/gates.ts'
 import type { Plan } from './worker/options.ts'
-import { type MakeLoop, type StopOptions, Worker, type WorkerContext } from './worker/worker.ts'
+import {
+  hurriedTimeoutMs,
+  type MakeLoop,
+  type StopOptions,
+  stopTimeoutMs,
+  Worker,
+  type WorkerContext,
+} from './worker/worker.ts'
 
 /** What a client is made with, beside its store. */
 export interface HoldfastParts {
@@ -108,6 +116,13 @@ export class Wiring {
   readonly #reapers = new Set<Reaper>()
   readonly #cancelListeners = new Set<(ids: readonly string[] | null) => void>()
   #closing: Promise<void> | null = null
+  /** Aborts when `close` gives up what the store has not answered. */
+  readonly #over = new AbortController()
+  #timeoutMs = stopTimeoutMs
+  #giveUpAt = Number.POSITIVE_INFINITY
+  #callOff: (() => void) | null = null
+  /** Workers and reapers have stopped, so the timeout of `close` has begun. */
+  #isGivingUp = false
 
   constructor(store: Store, parts: HoldfastParts = {}) {
     const { timers = systemTimers, events = new Events(), logger, random = Math.random } = parts
@@ -185,29 +200,56 @@ export class Wiring {
   }
 
   async close(options: StopOptions): Promise<void> {
-    checkOptions(options, 'close options', ['grace'])
-    if (options.grace !== undefined) toMs(options.grace, 'grace')
+    checkOptions(options, 'close options', ['grace', 'timeout'])
+    const graceMs = options.grace === undefined ? null : toMs(options.grace, 'grace')
+    const timeoutMs = toMs(options.timeout ?? stopTimeoutMs, 'timeout')
+    const isHurried = this.#closing !== null && graceMs === 0
+    this.#timeoutMs = Math.min(this.#timeoutMs, timeoutMs, isHurried ? hurriedTimeoutMs : timeoutMs)
+    if (this.#isGivingUp) this.#giveUpAfter(this.#timeoutMs)
     const stopped = [...this.#workers, ...this.#reapers].map((each) => each.stop(options))
     this.#closing ??= this.#close(stopped)
     for (const stop of stopped) stop.catch(() => undefined) // the worker that failed has reported it
     return this.#closing
   }
 
+  /**
+   * Each step is bounded:
+   *
+   *   workers     their grace period, the time to unwind and the timeout
+   *   calls       the timeout. A call that waits for another open transaction ends with CLOSED before. A call of which only the
+   *               application knows when it ends (a schema that never answers) is not awaited any longer
+   *   the store   ends with its calls. When the timeout is over, it ends its connections or its thread all the same
+   *
+   * What was not carried out is in the store as it was: an expired lease is rescued, a reaper finds its rows again.
+   */
   async #close(stopped: readonly Promise<void>[]): Promise<void> {
     this.watches.close()
     if (stopped.length > 0) await Promise.allSettled(stopped) // handlers that still run may still call
     this.calls.refuse()
-    this.store.stopWaiting?.()
+    const over = this.#over.signal
+    this.#isGivingUp = true
+    this.#giveUpAfter(this.#timeoutMs)
+    this.store.stopWaiting?.(over)
     this.watches.close() // those that handlers have opened since
-    await this.#sweeps.idle()
-    await this.scheduleLoop.idle()
+    await orAborted(this.#sweeps.idle(), over)
+    await orAborted(this.scheduleLoop.idle(), over)
     this.#unsubscribe()
     this.#waiters.wakeAll()
     this.#results.close()
     this.gates.end()
-    await this.calls.ended()
+    await orAborted(this.calls.ended(), over)
     this.#stopLog()
     await this.store.close()
+    this.#callOff?.()
+  }
+
+  /** The earliest time counts. */
+  #giveUpAfter(ms: number): void {
+    const at = this.#timers.now() + ms
+    if (at >= this.#giveUpAt) return
+    this.#giveUpAt = at
+    this.#callOff?.()
+    this.#callOff = this.#timers.after(ms, () => this.#over.abort())
   }
 
   #subscriber(): Subscriber {

@@ -112,6 +112,10 @@ export class ReadOnlyStore implements Store {
     return this.#store.subscribe(subscriber)
   }
 
+  stopWaiting(over: AbortSignal): void {
+    this.#store.stopWaiting?.(over)
+  }
+
   close() {
     return this.#store.close()
   }

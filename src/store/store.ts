@@ -222,8 +222,12 @@ export interface Store {
 
   /** Answers a function that ends the subscription. */
   subscribe(subscriber: Subscriber): () => void
-  /** Called when the client closes. Calls that wait for another open transaction end with CLOSED, and have changed nothing. */
-  stopWaiting?(): void
+  /**
+   * Called when the client closes. Calls that wait for another open transaction end with CLOSED, and have changed nothing. When
+   * `over` aborts, every call that is still under way ends with CLOSED, and `close` waits for none. Such a call may have been
+   * carried out.
+   */
+  stopWaiting?(over: AbortSignal): void
   close(): Promise<void>
 }
 

@@ -14,6 +14,7 @@ import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { checkReaperName } from '../job/names.ts'
 import type { Kv } from '../kv/kv.ts'
+import { orAborted } from '../runtime/aborted.ts'
 import { Alarm } from '../runtime/alarm.ts'
 import type { Timers } from '../runtime/clock.ts'
 import type { Enqueued } from '../store/store.ts'
@@ -81,7 +82,10 @@ export class Reaper {
     }
   }
 
-  /** Stops the reaper. Resolves when a search under way has ended. */
+  /**
+   * Stops the reaper. A search under way is called off. A call to the store that was sent may still be carried out: another
+   * process then has its job, or the next turn finds the row again.
+   */
   async stop(): Promise<void> {
     this.#halt.abort(new HoldfastError('CLOSED', `Reaper ${this.name} was stopped.`))
     this.#alarm.stop()
@@ -101,12 +105,11 @@ export class Reaper {
 
   async #searchOnce(): Promise<void> {
     let waitMs = this.#plan.everyMs
+    const { signal } = this.#halt
     try {
-      waitMs = await this.#takeTurn()
-      if (waitMs === 0) {
-        waitMs = this.#plan.everyMs
-        await this.run()
-      }
+      const turn = await orAborted(this.#takeTurn(), signal)
+      if (turn === 0) await orAborted(this.run(), signal)
+      else waitMs = turn ?? waitMs
     } catch (error) {
       if (!this.#halt.signal.aborted && !isHoldfastError(error, 'CLOSED')) this.#emitFailed(error)
     }

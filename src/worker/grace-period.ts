@@ -1,7 +1,7 @@
 // How long running jobs may finish while their worker stops. The period can be shortened until it is over, and never lengthened.
 
+import { aborted } from '../runtime/aborted.ts'
 import { pause, type Timers } from '../runtime/clock.ts'
-import { aborted } from './aborted.ts'
 
 export class GracePeriod {
   readonly #timers: Timers

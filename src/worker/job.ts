@@ -37,7 +37,7 @@ export interface JobContext {
   pauseClock?(): void
   /** The handler begins: its whole timeout counts from now. */
   startClock?(): void
-  /** False: the job was settled or abandoned, and its handler must not start. */
+  /** False: the handler has ended or was abandoned. It must not start, and stages no effect any more. */
   isHeld?(): boolean
 }
 
@@ -122,7 +122,7 @@ export class Job<Payload = unknown, Result = unknown> {
 
   /** What is written in the transaction that settles this job as done. */
   get effects(): StagedEffects {
-    this.#effects ??= new StagedEffects()
+    this.#effects ??= new StagedEffects(this.id, () => Job.isHeld(this))
     return this.#effects
   }
 

@@ -5,8 +5,8 @@
 import { byName } from '../lease/claim.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import type { Definitions } from '../queue/stored-definitions.ts'
+import { aborted } from '../runtime/aborted.ts'
 import { pause, type Timers } from '../runtime/clock.ts'
-import { aborted } from './aborted.ts'
 import type { Plan } from './options.ts'
 import type { Outage } from './outage.ts'
 

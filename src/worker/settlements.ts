@@ -7,14 +7,16 @@
 // OUTAGES. While the store is away, settlements are kept and sent again under the same token. The token shows whether a flush
 // was committed although its answer was lost; without it such a flush would look like a lost lease.
 //
-// GIVING UP. Settlements are dropped only when the worker stops and its time to flush is over. Then the leases run out, and the
-// jobs are rescued.
+// GIVING UP. Settlements are dropped only when the worker stops and its time to flush is over, also if the store has not answered
+// a flush that is under way: it may wait for another open transaction, or for a server that is gone. Then the leases run out, and
+// the jobs are rescued. A flush that was sent may still be carried out; its fence keeps it from being carried out twice.
 
 import { randomUUID } from 'node:crypto'
 import { settleWeight, weightMax } from '../client/weight.ts'
 import { HoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import type { Settlement } from '../job/transition.ts'
+import { orAborted } from '../runtime/aborted.ts'
 import { pause, type Timers } from '../runtime/clock.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
 import { isAway, isOutage, type Outage, requireAnswers } from './outage.ts'
@@ -68,14 +70,13 @@ const againMs = 1_000
 export class Settlements {
   readonly #context: SettlementsContext
   readonly #over = new AbortController()
-  readonly #isOver = new Promise<void>((resolve) => {
-    this.#over.signal.addEventListener('abort', () => resolve(), { once: true })
-  })
   readonly #waiting: PendingSettlement[] = []
   /** Settlements that the store answered with a promise. */
   readonly #late = new Set<Promise<void>>()
   #count = 0
   #flushing: Promise<void> | null = null
+  #callOff: (() => void) | null = null
+  #overAt = Number.POSITIVE_INFINITY
 
   constructor(context: SettlementsContext) {
     this.#context = context
@@ -92,21 +93,46 @@ export class Settlements {
     this.#flushing ??= this.#flushAll()
   }
 
+  /** Aborts when settlements that were not answered are given up. */
+  get over(): AbortSignal {
+    return this.#over.signal
+  }
+
+  get isDraining(): boolean {
+    return this.#callOff !== null
+  }
+
   /**
-   * Resolves when all settlements were answered, including those that are added until `complete` resolves. After `ms` the
-   * rest is dropped; another call with less time shortens that.
+   * Resolves when all settlements were answered, including those that are added until `complete` resolves. After `ms` the rest is
+   * given up.
    */
-  async drain(ms: number, complete: Promise<void> = Promise.resolve()): Promise<void> {
-    const callOff = this.#context.timers.after(ms, () => this.#over.abort())
-    await Promise.race([complete, this.#isOver])
+  async drain(ms: number, complete: Promise<void>): Promise<void> {
+    this.giveUpAfter(ms)
+    await orAborted(complete, this.#over.signal)
     while (this.#flushing || this.#late.size > 0) await (this.#flushing ?? Promise.race(this.#late))
-    callOff()
+  }
+
+  /** Another call with less time shortens that of the first. */
+  giveUpAfter(ms: number): void {
+    const { timers } = this.#context
+    if (this.#over.signal.aborted || timers.now() + ms >= this.#overAt) return
+    this.#callOff?.()
+    this.#overAt = timers.now() + ms
+    this.#callOff = timers.after(ms, () => this.#over.abort())
+  }
+
+  /** Nothing waits for this worker any more. */
+  end(): void {
+    this.#callOff?.()
   }
 
   async #flushAll(): Promise<void> {
-    await nextTick() // runs that end in the same turn of the event loop share a flush
-    while (this.#waiting.length > 0) await this.#flush(this.#take())
-    this.#flushing = null
+    try {
+      await nextTick() // runs that end in the same turn of the event loop share a flush
+      while (this.#waiting.length > 0) await this.#flush(this.#take())
+    } finally {
+      this.#flushing = null
+    }
   }
 
   async #flush(group: readonly PendingSettlement[]): Promise<void> {
@@ -116,7 +142,7 @@ export class Settlements {
     try {
       await this.#ask(group, answers, late)
     } catch (error) {
-      if (!isOutage(error) && group.length > 1) {
+      if (!isOutage(error) && group.length > 1 && !this.#over.signal.aborted) {
         // One settlement may have caused the error. Each is sent alone, so that the others are not lost with it.
         for (const kept of group) if (!late.has(kept)) await this.#flush([kept])
         return
@@ -141,7 +167,8 @@ export class Settlements {
     const ask = async () => {
       const isOpen = (kept: PendingSettlement) => !answers.has(kept) && !late.has(kept)
       const asked = answers.size + late.size === 0 ? group : group.filter(isOpen)
-      const received = await this.#send(asked, token)
+      const received = await orAborted(this.#send(asked, token), this.#over.signal)
+      if (received === undefined) throw stoppedWaiting()
       asked.forEach((kept, i) => {
         const answer = received[i] as SettleAnswer | Promise<SettleAnswer>
         if (answer instanceof Promise) {
@@ -194,7 +221,7 @@ export class Settlements {
     const { outage, timers } = this.#context
     for (let answer: SettleAnswer | Promise<SettleAnswer> = promised; ; ) {
       try {
-        const received = await Promise.race([answer, this.#isOver])
+        const received = await orAborted(Promise.resolve(answer), this.#over.signal)
         if (received === undefined) throw stoppedWaiting()
         requireAnswers([received])
         return received
@@ -202,7 +229,9 @@ export class Settlements {
         if (!isOutage(error) || this.#over.signal.aborted) throw error
       }
       await pause(timers, againMs, this.#over.signal)
-      const received = await outage.survive(() => this.#send(asked, token), this.#over.signal)
+      const again = () => orAborted(this.#send(asked, token), this.#over.signal)
+      const received = await outage.survive(again, this.#over.signal)
+      if (received === undefined) throw stoppedWaiting()
       answer = received[asked.indexOf(kept)] as SettleAnswer | Promise<SettleAnswer>
     }
   }
@@ -211,7 +240,7 @@ export class Settlements {
     let weight = 0
     let count = 0
     for (const kept of this.#waiting) {
-      weight += settleWeight(kept)
+      weight += weigh(kept)
       if (count > 0 && weight > weightMax) break
       count += 1
     }
@@ -219,10 +248,19 @@ export class Settlements {
   }
 }
 
+/** A settlement that cannot be weighed is sent alone. The call fails with the reason, and no other settlement with it. */
+function weigh(kept: PendingSettlement): number {
+  try {
+    return settleWeight(kept)
+  } catch {
+    return weightMax + 1
+  }
+}
+
 function stoppedWaiting(): HoldfastError {
   return new HoldfastError(
     'CLOSED',
-    'The worker stopped while the settlement waited for another open transaction. The lease runs out, and the job is rescued.',
+    'The worker stopped before the store had answered the settlement. The lease runs out, and the job is rescued.',
   )
 }
 

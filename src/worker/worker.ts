@@ -18,6 +18,7 @@ import { defaults } from '../job/bounds.ts'
 import { checkOptions } from '../job/names.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import type { Definitions } from '../queue/stored-definitions.ts'
+import { aborted, orAborted } from '../runtime/aborted.ts'
 import { Alarm } from '../runtime/alarm.ts'
 import type { Timers } from '../runtime/clock.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
@@ -25,7 +26,6 @@ import { isDisabled } from '../runtime/kill-switch.ts'
 import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
 import type { ClaimedJob, ClaimRequest, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
-import { aborted } from './aborted.ts'
 import { type ClaimLoopContext, claimLoopOf, type WorkerLoop } from './claim-loop.ts'
 import { GracePeriod } from './grace-period.ts'
 import { Heartbeat } from './heartbeat.ts'
@@ -63,13 +63,20 @@ export interface WorkerContext {
 export interface StopOptions {
   /** How long running jobs may take to finish; 30 s unless given. */
   readonly grace?: Duration
+  /**
+   * How long the store may take to answer after that; 10 s unless given. Settlements that are not answered by then are given up:
+   * their leases expire, and the jobs are rescued.
+   */
+  readonly timeout?: Duration
 }
+
+/** How long a worker or a client that stops waits for the store. */
+export const stopTimeoutMs = 10_000
+/** The same if it was asked to stop at once while it was stopping. */
+export const hurriedTimeoutMs = 1_000
 
 export type MakeLoop = (context: ClaimLoopContext, halt: AbortSignal) => WorkerLoop
 
-/** How long settlements are sent again at the end while the store is away. */
-const drainMs = 10_000
-const drainHurriedMs = 1_000
 /** Nothing more is claimed while this many settlements wait for their answer; a higher concurrency raises it. */
 const unsettledMax = 4_000
 
@@ -97,6 +104,7 @@ export class Worker {
   readonly #grace: GracePeriod
   /** Asked to stop at once while it was stopping: handlers have no time to unwind. */
   #isHurried = false
+  #timeoutMs = stopTimeoutMs
   #state: WorkerState = 'starting'
   #failure: { readonly error: unknown } | null = null
 
@@ -122,11 +130,17 @@ export class Worker {
     this.finished.catch(() => undefined) // `worker.failed` was emitted; a caller that needs the error awaits `finished`
   }
 
-  /** Claims nothing new, lets running jobs finish for a while, releases the rest. Resolves when all are settled. */
+  /**
+   * Claims nothing new, lets running jobs finish for a while, releases the rest. Resolves when all are settled, or when the grace
+   * period, the time to unwind and the timeout are over.
+   */
   async stop(options: StopOptions = {}): Promise<void> {
-    checkOptions(options, 'stop options', ['grace'])
+    checkOptions(options, 'stop options', ['grace', 'timeout'])
     const graceMs = toMs(options.grace ?? defaults.stopGraceMs, 'grace')
+    const timeoutMs = toMs(options.timeout ?? stopTimeoutMs, 'timeout')
+    this.#timeoutMs = Math.min(this.#timeoutMs, timeoutMs)
     if (this.#halt.signal.aborted && graceMs === 0) this.#hurry()
+    else if (this.#settlements.isDraining) this.#settlements.giveUpAfter(this.#timeoutMs)
     this.#grace.endBy(this.#context.timers.now() + graceMs)
     this.#halt.abort()
     await this.finished
@@ -178,19 +192,19 @@ export class Worker {
     const leaveSweeps = sweeps && !isDisabled('sweep') ? this.#joinSweeps() : () => {}
     const leaveSchedules = sweeps && !isDisabled('schedule') ? this.#joinSchedules() : () => {}
     const unsubscribe = this.#context.onCancel((ids) => this.#heartbeat.check(ids))
-    try {
-      await this.#work()
-    } catch (error) {
+    const worked = this.#work().catch((error) => {
       if (!this.#halt.signal.aborted) this.#fail(error) // while the worker stops, an interrupted call is no failure
-    }
-    await this.#windDown()
+    })
+    await Promise.race([worked, aborted(this.#halt.signal)])
+    await this.#windDown(worked)
     unsubscribe()
     leaveSweeps()
     leaveSchedules()
     this.#alarm.stop()
     this.#progress.stop()
     gate?.stop()
-    await this.#presence?.end()
+    if (this.#presence) await orAborted(this.#presence.end(), this.#settlements.over)
+    this.#settlements.end()
     await this.#services.close()
     this.#end()
     if (this.#failure) throw this.#failure.error
@@ -240,7 +254,11 @@ export class Worker {
     await this.#loop.run()
   }
 
-  async #windDown(): Promise<void> {
+  /**
+   * A claim under way may still lease jobs, which are released at once. So settlements are awaited until the loop has ended. If
+   * the store does not answer, the timeout ends all waits: for the loop, for settlements, and for the entry of this worker.
+   */
+  async #windDown(worked: Promise<void>): Promise<void> {
     const runs = this.#runs
     this.#state = 'stopping'
     const graceMs = this.#grace.begin()
@@ -250,7 +268,8 @@ export class Worker {
       runs.abortAll(new HoldfastError('CLOSED', `Worker ${this.name} stops; the job goes back to its queue.`))
       await runs.idle()
     }
-    await this.#settlements.drain(this.#isHurried ? drainHurriedMs : drainMs, runs.empty())
+    const isComplete = worked.then(() => runs.empty())
+    await this.#settlements.drain(this.#isHurried ? hurriedTimeoutMs : this.#timeoutMs, isComplete)
   }
 
   #end(): void {
@@ -270,7 +289,7 @@ export class Worker {
   #hurry(): void {
     this.#isHurried = true
     this.#runs.hurryAll()
-    this.#settlements.drain(drainHurriedMs)
+    this.#settlements.giveUpAfter(Math.min(hurriedTimeoutMs, this.#timeoutMs))
   }
 
   // Jobs.

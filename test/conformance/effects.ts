@@ -3,7 +3,7 @@ import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import type { Lease } from '../../src/lease/lease.ts'
 import type { Effects, FollowUp } from '../../src/queue/effects.ts'
-import { allJobs, claimOne, minute, readJob } from './expect.ts'
+import { allJobs, claimOne, heard, minute, readJob, rejects } from './expect.ts'
 import type { InWorld, World } from './world.ts'
 
 const effects: Effects = {
@@ -117,5 +117,38 @@ export function effectTests(inWorld: InWorld): void {
         assert.equal(await holdfast.kv.get('k'), null)
       }),
     )
+
+    test(
+      'a handler that stages an effect after it has returned gets INVALID_STATE, and nothing is written',
+      inWorld(async ({ holdfast }) => {
+        const { promise: late, resolve } = Promise.withResolvers<unknown[]>()
+        const done = heard(holdfast, 'job.done')
+        await holdfast.queue('mail').enqueue(1)
+        const worker = holdfast.work('mail', async (job) => {
+          const { effects } = job
+          effects.put('in time', 1)
+          const stages: (() => void)[] = [
+            () => effects.put('late', 1),
+            () => job.effects.delete('in time'),
+            () => effects.enqueue('post', 1),
+            () => effects.sql('select 1'),
+          ]
+          done.then(() => resolve(stages.map(thrownBy)))
+        })
+        for (const error of await late) await rejects(Promise.reject(error), 'INVALID_STATE')
+        await worker.stop()
+        assert.deepEqual([await holdfast.kv.get('late'), (await holdfast.kv.get('in time'))?.value], [null, 1])
+        assert.equal((await holdfast.stats('post')).ready, 0)
+      }),
+    )
   })
+}
+
+function thrownBy(call: () => void): unknown {
+  try {
+    call()
+    return new Error('nothing was thrown')
+  } catch (error) {
+    return error
+  }
 }

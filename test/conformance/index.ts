@@ -13,8 +13,10 @@ import { claimTests } from './claim.ts'
 import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
 import { closeTests } from './close.ts'
+import { closeWaitingTests } from './close-waiting.ts'
 import { countsTests } from './counts.ts'
 import { damageTests } from './damage.ts'
+import { dataErrorTests } from './data-errors.ts'
 import { dedupTests } from './dedup.ts'
 import { dedupScopeTests } from './dedup-scopes.ts'
 import { definitionTests } from './definitions.ts'
@@ -84,6 +86,7 @@ export const topics: readonly Topic[] = [
     rescueTests,
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
+  ...[closeWaitingTests, dataErrorTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[definitionTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],

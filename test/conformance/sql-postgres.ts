@@ -142,6 +142,10 @@ export const postgresDialect: Dialect = {
     { what: 'a list of texts', type: 'text[]', given: ['a', 'b,c'] },
     { what: 'bytes', type: 'bytea', given: Buffer.from([0, 255]) },
   ],
+  refusesSeven: (schema) => ({
+    make: `alter table ${schema}.ended add constraint no_seven check (result is distinct from '7')`,
+    drop: `alter table ${schema}.ended drop constraint no_seven`,
+  }),
   from: {
     key: (schema, key) => `${schema}.kv where key = '${key}'`,
     ready: (schema) => `${schema}.job`,

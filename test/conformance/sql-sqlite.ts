@@ -101,6 +101,11 @@ export const sqliteDialect: Dialect = {
     { what: 'bytes', type: 'blob', given: Buffer.from([0, 255]), read: new Uint8Array([0, 255]) },
     { what: 'a view of bytes', type: 'blob', given: new Uint16Array([1, 2]).subarray(1), read: new Uint8Array([2, 0]) },
   ],
+  refusesSeven: () => ({
+    make: `create trigger no_seven before insert on holdfast_ended when new.result = '7'
+           begin select raise(abort, 'no_seven'); end`,
+    drop: 'drop trigger no_seven',
+  }),
   from: {
     key: (_, key) => `holdfast_kv where key = '${key}'`,
     ready: () => 'holdfast_ready',

@@ -26,6 +26,10 @@ describe('anything but an open transaction on the file is refused, and the error
       /other\.db, and the jobs are in .*jobs\.db/,
       (file) => begun(new DatabaseSync(join(file.directory, 'other.db'))),
     ],
+    'a connection that does not sync its commits': [
+      /synchronous = off.* pragma synchronous = full/,
+      (file) => begun(unsynced(file.raw())),
+    ],
   }
   for (const [what, [says, tx]] of Object.entries(wrong)) {
     test(what, async () => {
@@ -260,6 +264,11 @@ test('a rolled-back enqueue disturbs neither later versions nor later claims', a
   await lease.done()
   assertCountsEqualRecount(db)
 })
+
+function unsynced(db: DatabaseSync): DatabaseSync {
+  db.exec('pragma synchronous = off')
+  return db
+}
 
 function begun(db: DatabaseSync, how = 'begin'): DatabaseSync {
   db.exec(how)

@@ -8,6 +8,7 @@ import { assertCountsEqualRecount } from './recount.ts'
 
 const leaseMs = 30_000
 const sweepMs = 1_000
+const delayMs = 30_000
 
 test('a lease from before the clock was set back an hour expires after its time plus one sweep, not an hour later', async () => {
   await using file = await jobsFile()
@@ -57,4 +58,58 @@ test('jobs enqueued before the clock was set back are claimed at once, in their 
     leases.map(({ job }) => job.payload),
     ['before', 'after'],
   )
+})
+
+test('a retry from before the clock was set back an hour is due after its delay plus one sweep, not an hour later', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  await holdfast.sweep() // as a worker does all the time
+  const mail = holdfast.queue('mail')
+  const retried = await mail.enqueue('retried')
+  const lease = await claimOne(holdfast, 'mail')
+  await lease.retry(new Error('no'), { delay: delayMs })
+  const delayed = await mail.enqueue('delayed', { delay: delayMs })
+  const wanted = new Date(clock.now() + delayMs)
+  const absolute = await mail.enqueue('at a time', { runAt: wanted })
+  clock.advance(-hour)
+  await holdfast.sweep()
+  for (const { id } of [retried, delayed])
+    assert.equal((await readJob(holdfast, id)).runAt?.getTime(), clock.now() + delayMs)
+  assert.deepEqual((await readJob(holdfast, absolute.id)).runAt, wanted)
+  clock.advance(delayMs - 1)
+  assert.equal((await holdfast.sweep()).promoted, 0)
+  clock.advance(1)
+  assert.equal((await holdfast.sweep()).promoted, 2)
+  assertCountsEqualRecount(file.raw())
+})
+
+test('more retries than one sweep corrects are all corrected, and a clock that stays changes none', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  await holdfast.sweep()
+  const jobs = Array.from({ length: 2_500 }, (_, payload) => ({ payload, delay: delayMs }) as const)
+  await holdfast.queue('mail').enqueueMany(jobs)
+  clock.advance(-hour)
+  await holdfast.sweep()
+  clock.advance(delayMs)
+  assert.equal((await holdfast.sweep()).promoted, jobs.length)
+})
+
+test('the doctor reports for a day that the clock was set back', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  const found = async () => (await holdfast.doctor()).find(({ id }) => id === 'clock')
+  await holdfast.sweep()
+  assert.equal((await found())?.severity, 'fine')
+  clock.advance(-hour)
+  assert.match((await found())?.sentence ?? '', /behind the last sweep/)
+  await holdfast.sweep()
+  const finding = await found()
+  assert.equal(finding?.severity, 'warning')
+  assert.match(finding?.sentence ?? '', /was set back by 1 h/)
+  clock.advance(25 * hour)
+  assert.equal((await found())?.severity, 'fine')
 })

@@ -1,12 +1,13 @@
 // Opening and closing the file: what is created, what is refused, and what is left unchanged.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { mkdir, readdir, readFile, truncate, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, readdir, readFile, truncate, writeFile } from 'node:fs/promises'
 import { join, relative } from 'node:path'
 import type { DatabaseSync } from 'node:sqlite'
 import { describe, test } from 'node:test'
 import { open } from '../../src/open.ts'
-import { steps } from '../../src/store/sqlite/schema/migrations.ts'
+import { sqlite } from '../../src/store/sqlite/index.ts'
+import { steps, stepsHash } from '../../src/store/sqlite/schema/migrations.ts'
 import { claimOne, everything, rejects } from '../conformance/expect.ts'
 import { jobsFile } from './jobs-file.ts'
 import { Program } from './process.ts'
@@ -31,13 +32,28 @@ describe('the schema', () => {
       await using file = await jobsFile()
       const db = file.raw()
       for (const step of steps.slice(0, version)) db.exec(step.sql)
-      if (version > 0) db.exec(`update holdfast_meta set schema = ${version}`)
+      const pinned = `update holdfast_meta set schema = ${version}, steps_hash = '${stepsHash(steps.slice(0, version))}'`
+      if (version > 0) db.exec(pinned)
       const holdfast = await file.open()
       assert.equal(schemaOf(db), golden, `from version ${version}`)
       assert.deepEqual({ ...db.prepare('select schema from holdfast_meta').get() }, { schema: steps.length })
       await holdfast.queue('mail').enqueue(1)
       assert.equal((await claimOne(holdfast, 'mail')).job.payload, 1)
     }
+  })
+
+  test('whose steps are not those of this release is refused, and the file stays as it is', async () => {
+    await using file = await jobsFile()
+    await (await file.open()).close()
+    const db = file.raw()
+    db.exec(`update holdfast_meta set steps_hash = 'of another build'; pragma journal_mode = delete`)
+    db.close()
+    const before = await contents(file.directory)
+    for (const readOnly of [false, true]) {
+      const error = await rejects(open(file.url, { readOnly }), 'STORE_UNAVAILABLE', { found: steps.length })
+      assert.match(error.message, /other steps/)
+    }
+    assert.deepEqual(await contents(file.directory), before)
   })
 
   test('of a newer version is refused with SCHEMA_AHEAD, and the file stays as it is', async () => {
@@ -56,6 +72,62 @@ describe('the schema', () => {
     })
     assert.match(error.message, /Upgrade/)
     assert.deepEqual(await contents(file.directory), before)
+  })
+})
+
+describe('a URL of SQLite names a path and nothing else', () => {
+  const odd = {
+    'sqlite:file:jobs.db': /takes a path, .*sqlite:jobs\.db/,
+    'sqlite:file:///tmp/jobs.db?mode=ro': /takes a path, .*sqlite:\/tmp\/jobs\.db/,
+    'sqlite:jobs.db?x=1': /no options: .*sqlite\(\{ path/,
+  }
+  for (const [url, says] of Object.entries(odd)) {
+    test(`${url} is refused, and no file is made`, async () => {
+      await using file = await jobsFile()
+      const program = Program.start('opens', url, file.directory)
+      const { code, message } = await program.hear<{ code: string; message: string }>()
+      await program.ended
+      assert.equal(code, 'INVALID_OPTION')
+      assert.match(message, says)
+      assert.deepEqual(await readdir(file.directory), [])
+    })
+  }
+
+  test('so does the option path, in which a question mark is part of the name', async () => {
+    await using file = await jobsFile()
+    assert.throws(() => sqlite({ path: 'file:jobs.db' }), { code: 'INVALID_OPTION' })
+    const path = join(file.directory, 'a?b#c.db')
+    await using holdfast = await open(sqlite({ path }))
+    await holdfast.queue('mail').enqueue(1)
+    assert.ok((await readdir(file.directory)).includes('a?b#c.db'))
+  })
+})
+
+describe('a file that the process cannot write', () => {
+  const isRoot = process.getuid?.() === 0
+  const skip = isRoot ? false : 'needs root, to become another user'
+
+  test('is refused at open, and so is a directory; it can be opened to read', { skip }, async () => {
+    await using file = await jobsFile()
+    const holdfast = await file.open()
+    await holdfast.queue('mail').enqueue(1)
+    await chmod(file.directory, 0o777)
+    for (const name of await readdir(file.directory)) await chmod(join(file.directory, name), 0o644)
+    const asOther = async (url: string, how = '') => {
+      const program = Program.start('opens', url, file.directory, 'other user', how)
+      const answer = await program.hear<{ code: string; message: string }>()
+      await program.ended
+      return answer
+    }
+    const unwritable = await asOther(file.url)
+    assert.equal(unwritable.code, 'STORE_UNAVAILABLE')
+    assert.match(unwritable.message, /jobs\.db.*may not be written/)
+    for (const name of await readdir(file.directory)) await chmod(join(file.directory, name), 0o666)
+    await chmod(file.directory, 0o755)
+    const inUnwritable = await asOther(file.url)
+    assert.equal(inUnwritable.code, 'STORE_UNAVAILABLE')
+    assert.match(inUnwritable.message, /directory .* may not be written/)
+    assert.deepEqual(await asOther(file.url, 'readOnly'), { code: 'opened', message: '' })
   })
 })
 
@@ -155,7 +227,7 @@ describe('a file', () => {
 
   test('can be named by every form of URL', async () => {
     await using file = await jobsFile()
-    const odd = join(file.directory, 'jobs #1 100% ?mode=ro.db')
+    const odd = join(file.directory, 'jobs #1 100% mode=ro.db')
     const urls = [file.url, `sqlite://${file.path}`, `sqlite:${relative(process.cwd(), file.path)}`]
     for (const [n, url] of urls.entries()) {
       await using holdfast = await open(url)
@@ -163,7 +235,7 @@ describe('a file', () => {
       assert.equal((await holdfast.stats('mail')).ready, n + 1, url)
     }
     await (await open(`sqlite:${odd}`)).close()
-    assert.deepEqual(await readdir(file.directory), ['jobs #1 100% ?mode=ro.db', 'jobs.db'])
+    assert.deepEqual(await readdir(file.directory), ['jobs #1 100% mode=ro.db', 'jobs.db'])
     await using one = await open('sqlite::memory:')
     await using two = await open('sqlite::memory:')
     await one.queue('mail').enqueue(1)

@@ -197,9 +197,14 @@ CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),
   schema integer not null,
   min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
+  steps_hash text not null default '', -- of the steps that made this schema: another build may have others with the same numbers
   next integer not null, -- the next number for job.seq, job.ord, queue.no, retention_class.no, batch.no, lane.turn and kv.version: one sequence for all
   watched_until integer not null default 0, -- changes are recorded before this time
-  changes_low integer not null default 0 -- of changes up to this number some were pruned, or never recorded
+  changes_low integer not null default 0, -- of changes up to this number some were pruned, or never recorded
+  swept_at integer not null default 0, -- the time of a sweep, at most a minute before the last one
+  set_back_at integer, -- when a sweep last found that the clock was set back
+  set_back_ms integer, -- by how much
+  set_back_open integer not null default 0 -- 1: the times of some jobs are still to be corrected
 , cancels integer not null default 0) strict;
 
 CREATE TABLE holdfast_overdue ( -- jobs that were never claimed and must start before a time
@@ -258,6 +263,7 @@ CREATE TABLE holdfast_scheduled (
   queue integer not null,
   run_at integer not null,
   seq integer not null,
+  delay_ms integer, -- the delay that it waits for; null: it waits for a time of its own
   primary key (queue, run_at, seq)
 ) strict, without rowid;
 

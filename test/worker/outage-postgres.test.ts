@@ -114,3 +114,34 @@ test('a worker that is stopped while the server is away ends, and another worker
   assert.deepEqual(idsOf(other.events('job.done')), ids.toSorted())
   await recount(holdfast)
 })
+
+test('a worker and its client stop within their timeout while the server is away', async (t) => {
+  const url = `${server.url()}?schema=stopping`
+  const holdfast = await open(url, { logger: false })
+  const started = new Promise((resolve) => holdfast.on('worker.started', resolve))
+  const began = Promise.withResolvers<void>()
+  const { promise: go, resolve: finish } = Promise.withResolvers<void>()
+  const worker = holdfast.work('mail', async () => {
+    began.resolve()
+    await go
+  })
+  await started
+  await holdfast.queue('mail').enqueue(1)
+  await began.promise
+  const isAway = new Promise((resolve) => holdfast.on('store.down', resolve))
+  await server.stop('immediate')
+  try {
+    finish()
+    await isAway
+    const beganAt = machineMs()
+    await worker.stop({ grace: 0, timeout: '1s' })
+    const stoppedMs = machineMs() - beganAt
+    await holdfast.close({ timeout: '1s' })
+    const closedMs = machineMs() - beganAt
+    t.diagnostic(`stopped after ${stoppedMs.toFixed()} ms, closed after ${closedMs.toFixed()} ms`)
+    assert.ok(stoppedMs < 3_000)
+    assert.ok(closedMs < 6_000)
+  } finally {
+    await server.start()
+  }
+})

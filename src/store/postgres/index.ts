@@ -7,6 +7,7 @@ import type { BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import { checkOptions } from '../../job/names.ts'
 import type { QueueSettings } from '../../job/record.ts'
+import { orAborted } from '../../runtime/aborted.ts'
 import type { Clock } from '../../runtime/clock.ts'
 import { type Duration, show, toMs } from '../../runtime/duration.ts'
 import type {
@@ -202,6 +203,8 @@ class PostgresStore implements Store {
   readonly #forSettlements: StoreContext
   readonly #letGoOfPool: () => void
   #closing: Promise<void> | null = null
+  /** When it aborts, `close` waits no longer. */
+  #over: AbortSignal = new AbortController().signal
 
   constructor(pool: Pool, { pool: given, listen = true, schema, clock, connections, answerMs }: StoreOptions) {
     this.#pool = pool
@@ -445,8 +448,10 @@ class PostgresStore implements Store {
     return this.#wakes.subscribe(subscriber)
   }
 
-  stopWaiting(): void {
+  stopWaiting(over: AbortSignal): void {
     this.#context.polls.close()
+    this.#over = over
+    over.addEventListener('abort', () => this.#db.cut(), { once: true })
   }
 
   close(): Promise<void> {
@@ -455,10 +460,10 @@ class PostgresStore implements Store {
   }
 
   async #close(): Promise<void> {
-    this.stopWaiting()
-    await this.#wakes.close()
+    this.#context.polls.close()
+    await this.#wakes.close(this.#over)
     this.#db.close()
-    if (this.#ownsPool) await this.#pool.end()
+    if (this.#ownsPool) await orAborted(this.#pool.end(), this.#over)
     else this.#letGoOfPool()
   }
 }

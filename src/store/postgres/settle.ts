@@ -6,6 +6,18 @@
 // written back as sets. Settlements with effects that may fail are made one after the other, each behind a savepoint. If one
 // fails, it is undone to its savepoint, and the settlements beside it are not affected.
 //
+// DATA ERRORS. A row of one job may be refused by the database itself: a value that does not fit its column, a constraint or a
+// trigger of an operator (SQLSTATE classes 22 and 23). The server has undone the whole statement or transaction then, and would
+// do so each time it is sent. So its jobs are divided until the one that causes the error is alone:
+//
+//   plainly done      the set is settled in two halves, one after the other, and those in halves again: about 2 log₂ n statements
+//                     for one bad row. The flush number of each half is derived from that of the whole. So a caller that asks
+//                     again under its token reads the answers of the halves that were committed
+//   everything else   each request in a transaction of its own, as after a refused COMMIT
+//
+// The request that fails alone is refused. Its worker then settles the attempt as failed. A crash between two halves leaves some
+// jobs settled and some leased, as a crash between two calls does.
+//
 // BUSY LANES. A settlement may need a busy lane (`lanes.ts`) for its follow-ups or its death notice. Then it is left out of its
 // flush, and is made afterwards in a transaction of its own. It waits without a connection, its job stays leased meanwhile, and
 // the other settlements are answered at once. So its answer is a promise:
@@ -16,7 +28,7 @@
 //                     the settlement undone, as if it had never been sent: the lease expires, and the job is rescued
 
 import { createHash } from 'node:crypto'
-import { isHoldfastError, refuse } from '../../errors.ts'
+import { type HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { NewJob, SqlEffect } from '../../job/record.ts'
 import { annotationsOf, resultOf } from '../../job/settlement.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
@@ -24,7 +36,7 @@ import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
 import { list, optionalTexts } from './connection/columns.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { afterAnotherPart, CommitRefused, isDiskFull } from './connection/failures.ts'
+import { afterAnotherPart, CommitRefused, isDataError, isDiskFull } from './connection/failures.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { type LeaseColumns, leaseColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
@@ -142,6 +154,40 @@ async function settleInHalves(
 async function settleAtOnce(
   context: StoreContext,
   requests: readonly SettleRequest[],
+  leases: LeaseColumns,
+  flush: string | undefined,
+): Promise<SettleAnswer[]> {
+  try {
+    return await settleAsOne(context, requests, leases, flush)
+  } catch (error) {
+    if (!isDataError(error)) throw error
+    const [first] = requests
+    if (requests.length === 1) return [refusedByData((first as SettleRequest).id, error)]
+  }
+  const middle = requests.length >> 1
+  const half = (part: readonly SettleRequest[], name: Part) =>
+    settleAtOnce(context, part, leaseColumns(part), flushOf(flush, name))
+  const answers = await half(requests.slice(0, middle), 'first half')
+  answers.push(...(await afterOthers(answers, half(requests.slice(middle), 'second half'))))
+  return answers
+}
+
+/** The database refuses the values of this settlement. */
+function refusedByData(id: string, error: HoldfastError): Refused {
+  const { message } = error.cause as Error
+  return refuse(
+    'INVALID_OPTION',
+    `PostgreSQL refuses the settlement of job ${id}: ${message}. Nothing was carried out.`,
+    {
+      id,
+      code: error.facts['code'],
+    },
+  )
+}
+
+async function settleAsOne(
+  context: StoreContext,
+  requests: readonly SettleRequest[],
   { columns, order }: LeaseColumns,
   flush: string | undefined,
 ): Promise<SettleAnswer[]> {
@@ -198,7 +244,7 @@ async function settleInTurn(
     )
     for (const [at, i] of sharing.entries()) answers.set(i, kept[at] as AnswerOrLater)
   } catch (error) {
-    if (!(error instanceof CommitRefused)) throw error
+    if (!(error instanceof CommitRefused) && !isDataError(error)) throw error
   }
   for (const [i, request] of requests.entries())
     if (!answers.has(i))
@@ -237,7 +283,10 @@ function sqlOf(settlement: Settlement): readonly SqlEffect[] {
   return ('effects' in settlement && settlement.effects?.sql) || []
 }
 
-/** A full disk fails neither the job nor other requests: only this request is answered that nothing was carried out. */
+/**
+ * A full disk fails neither the job nor other requests: only this request is answered that nothing was carried out. A data error
+ * fails this request alone.
+ */
 async function settleInOwnTransaction(
   context: StoreContext,
   request: SettleRequest,
@@ -253,6 +302,7 @@ async function settleInOwnTransaction(
     const [answer] = await withKeptAnswers(context, answers, [flushes])
     return answer as AnswerOrLater
   } catch (error) {
+    if (isDataError(error)) return refusedByData(request.id, error)
     if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
     return refuse(error.code, error.message, error.facts)
   }

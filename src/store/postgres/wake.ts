@@ -24,6 +24,7 @@ import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import type { ClientBase } from 'pg'
 import type { DroppedNotice } from '../../job/death.ts'
+import { orAborted } from '../../runtime/aborted.ts'
 import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import type { Database } from './connection/database.ts'
@@ -149,12 +150,13 @@ export class Wakes {
     this.#sendSoon()
   }
 
-  async close(): Promise<void> {
+  /** When `over` aborts, it waits for no call any more. */
+  async close(over: AbortSignal): Promise<void> {
     this.#closing.abort()
-    await this.#sending
+    await orAborted(this.#sending, over)
     this.#ended.abort()
-    await this.#running
-    await this.#lookingAtAll
+    await orAborted(this.#running, over)
+    await orAborted(this.#lookingAtAll, over)
   }
 
   #notifyReady(ready: Iterable<readonly [string, number]>): void {

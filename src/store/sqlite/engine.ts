@@ -15,9 +15,10 @@
 // (a full disk, a corrupt page) rolls back the group. Then each of its requests is tried alone, so only those that cannot be
 // committed fail.
 
-import { HoldfastError, type Refused, refuse } from '../../errors.ts'
+import { HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import type { Clock } from '../../runtime/clock.ts'
+import type { StopFlag } from '../../runtime/stop-flag.ts'
 import type { FinishedBatch, LeaseRef, SweepRequest, UndeliverableJob } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
@@ -32,8 +33,10 @@ import {
   isBusy,
   isConstraint,
   isDamage,
+  isDataError,
   primaryCode,
 } from './connection/database.ts'
+import { isFileGone } from './connection/own-file.ts'
 import { cancel, pause, requeue, requeueChunk } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine, repair } from './doctor/examine.ts'
@@ -144,8 +147,8 @@ export class Engine {
   /** The last transaction of a call that writes. */
   #tx: SqliteTransaction | null = null
 
-  constructor(file: DatabaseFile, clock: Clock) {
-    this.db = new Database(file)
+  constructor(file: DatabaseFile, clock: Clock, stop?: StopFlag) {
+    this.db = new Database(file, stop)
     this.#clock = clock
   }
 
@@ -172,7 +175,7 @@ export class Engine {
     try {
       committed = this.#commitTogether(isDurable, calls)
     } catch (error) {
-      if (isBusy(error)) this.#refuseAll(calls, error, deliver)
+      if (isBusy(error) || isHoldfastError(error, 'CLOSED') || isFileGone(error)) this.#refuseAll(calls, error, deliver)
       else for (const call of calls) this.#commitEach(isDurable, call, deliver)
       return
     }
@@ -214,7 +217,9 @@ export class Engine {
         undeliverable.push(...alone.notices.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
-        return this.#toRefusal(error)
+        return verb === 'settle' && isDataError(error)
+          ? refusedByData((item as LeaseRef).id, error)
+          : this.#toRefusal(error)
       }
     })
     deliver([{ no, verb, answers }], { ready, cancels, finished, droppedNotices, undeliverable })
@@ -307,6 +312,15 @@ function noticesOf({
   undeliverable,
 }: SqliteTransaction): CommitNotices {
   return { ready: [...becameReady], cancels: cancelsRequested, finished, droppedNotices, undeliverable }
+}
+
+/**
+ * The file refuses the values of this settlement, and would refuse them again: it is no outage. Its worker then settles the
+ * attempt as failed.
+ */
+function refusedByData(id: string, error: unknown): Refused {
+  const sentence = `SQLite refuses the settlement of job ${id}: ${sentenceOf(error)}. Nothing was carried out.`
+  return refuse('INVALID_OPTION', sentence, { id, code: primaryCode(error) })
 }
 
 /** Once a statement of the application has run, any error of SQLite may be caused by it. */

@@ -242,7 +242,7 @@ function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, li
   const { dedup, idempotency } = job
   tx.bare.run(insertJob, ...toRow(tx, queue, job, { seq, batch, limitKey, isReady, isHeld, runAt }))
   if (!isReady) {
-    listScheduled(tx, queue, runAt, seq, batch)
+    listScheduled(tx, queue, { seq, batch, runAt, delayMs: job.runAt === null ? runAt - tx.now : null })
     tx.recordChange(queue, 'scheduled', job.id)
   } else if (isHeld) {
     tx.keys.holdNew(queue, key, { seq, batch, priority: job.priority ?? queue.priority })

@@ -2,7 +2,7 @@
 
 import { realpathSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
-import { isRefused, type Refused, toError } from '../../errors.ts'
+import { HoldfastError, isRefused, type Refused, toError } from '../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import { checkOptions } from '../../job/names.ts'
@@ -99,6 +99,7 @@ export function sqliteOn(
   { path, driver: wantedDriver = 'node:sqlite', busyTimeout = '30s', inThread }: SqliteOptions,
   onOpened?: (db: SyncDatabase) => void,
 ) {
+  refuseUri(path)
   const driver = checkDriver(wantedDriver)
   const busyMaxMs = toMs(busyTimeout, 'busyTimeout')
   return async ({
@@ -123,10 +124,21 @@ export function sqliteOn(
     const file = { path, driver, library, readOnly, busyMaxMs }
     const port = staysHere
       ? new InThread(file, clock, onCommitted)
-      : await InOwnThread.open(await start({ file, clock: clock.shared ?? null }), onCommitted)
+      : await InOwnThread.open(start, { file, clock: clock.shared ?? null }, onCommitted)
     if (port instanceof InThread) onOpened?.(port.connection)
     return new SqliteStore({ port, subscribers, clock, driver, path: path === ':memory:' ? null : realpathSync(path) })
   }
+}
+
+/** The libraries differ in what they make of a URI: another file, a name with a colon, options that weaken the store. */
+function refuseUri(path: string): void {
+  if (!/^file:/i.test(path)) return
+  const plain = path
+    .replace(/^file:/i, '')
+    .replace(/^\/\/(?=\/)/, '')
+    .replace(/[?#].*$/s, '')
+  const sentence = `The store takes a path, not a URI: 'sqlite:${plain}' or sqlite({ path: '${plain}' }).`
+  throw new HoldfastError('INVALID_OPTION', sentence, { option: 'path', value: path })
 }
 
 interface Parts {
@@ -376,6 +388,10 @@ class SqliteStore implements Store {
   subscribe(subscriber: Subscriber): () => void {
     this.#subscribers.add(subscriber)
     return () => this.#subscribers.delete(subscriber)
+  }
+
+  stopWaiting(over: AbortSignal): void {
+    this.#port.stopWaiting(over)
   }
 
   close(): Promise<void> {

@@ -126,8 +126,14 @@ export function returnToHeld(tx: SqliteTransaction, queue: QueueRow, job: IdleRo
   tx.recordChange(queue, 'held', job.id)
 }
 
-export function listScheduled(tx: SqliteTransaction, queue: QueueRow, runAt: number, seq: number, batch: number): void {
-  tx.db.run('insert into holdfast_scheduled (queue, run_at, seq) values (?, ?, ?)', queue.no, runAt, seq)
+/** `delayMs`: what it waits for, counted from now; null: it waits for this time by the clock. */
+export function listScheduled(
+  tx: SqliteTransaction,
+  queue: QueueRow,
+  { seq, batch, runAt, delayMs }: { seq: number; batch: number; runAt: number; delayMs: number | null },
+): void {
+  const insert = 'insert into holdfast_scheduled (queue, run_at, seq, delay_ms) values (?, ?, ?, ?)'
+  tx.db.run(insert, queue.no, runAt, seq, delayMs)
   tx.count(queue, 'scheduled', 1, batch)
 }
 
@@ -170,7 +176,7 @@ export function moveWaiting(
     'update holdfast_job set run_at = ?, ord = ?, line_ord = null, held = 0, priority = ?, limit_key = ? where seq = ?'
   tx.db.run(update, at, ord, priority, limitKey, job.seq)
   if (ord !== null) return listOrHold(tx, queue, { ...job, priority, limit_key: limitKey }, ord)
-  listScheduled(tx, queue, at, job.seq, job.batch)
+  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt: at, delayMs: null })
   tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }
@@ -234,7 +240,7 @@ export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, n
     job.seq,
   )
   if (ord !== null) return listOrHold(tx, queue, job, ord)
-  listScheduled(tx, queue, runAt, job.seq, job.batch)
+  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt, delayMs: runAt - tx.now })
   tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }

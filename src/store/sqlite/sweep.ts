@@ -9,6 +9,7 @@ import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJ
 import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/sweep-limits.ts'
 import type { QueueRow } from './queue.ts'
 import { allLeased, selectLeased } from './renew.ts'
+import { correctDelays } from './set-back.ts'
 import { rescue } from './settle.ts'
 import type { SqliteTransaction } from './transaction.ts'
 import { pruneChanges } from './watch.ts'
@@ -17,6 +18,7 @@ export function sweep(tx: SqliteTransaction, { max }: SweepRequest): SweepReport
   repairCounts(tx)
   shortenLeases(tx)
   clampStarts(tx)
+  const hasLate = correctDelays(tx, max)
   const { admitted: before } = tx.keys
   const expired = rescueExpired(tx, max)
   const rescued = expired.length
@@ -29,7 +31,11 @@ export function sweep(tx: SqliteTransaction, { max }: SweepRequest): SweepReport
   pruneChanges(tx)
   wakeRated(tx)
   const more =
-    hasMoreHeld || hasWaiting || hasChores || [rescued, overdue, promoted, pruned].some((count) => count >= max)
+    hasLate ||
+    hasMoreHeld ||
+    hasWaiting ||
+    hasChores ||
+    [rescued, overdue, promoted, pruned].some((count) => count >= max)
   tx.applyConsequences()
   const admitted = tx.keys.admitted - before
   tx.keys.flush()

@@ -26,6 +26,7 @@ export class ThreadJob implements JobContext {
   readonly #extensions = new Map<number, PromiseWithResolvers<void>>()
   #lastCall = 0
   #hasEnded = false
+  #hasHandlerEnded = false
   #windowEndsAt = 0
   #lines = 0
   #linesLeftOut = 0
@@ -37,6 +38,15 @@ export class ThreadJob implements JobContext {
     this.claimed = claimed
     this.timeoutMs = timeoutMs
     this.#send = send
+  }
+
+  /** From now on, no effect is staged. */
+  handlerEnded(): void {
+    this.#hasHandlerEnded = true
+  }
+
+  isHeld(): boolean {
+    return !this.#hasHandlerEnded && !this.#hasEnded
   }
 
   signal(): AbortSignal {

@@ -93,12 +93,14 @@ async function ended(job: ThreadJob, payload: unknown): Promise<Returned | Threw
   if (!handler) return null
   if (Atomics.compareExchange(permit, 0, job.no, -job.no) !== job.no) return null
   send({ type: 'began', job: job.no })
-  return context.run(job, () => call(handler, job.no, new Job(job, payload)))
+  return context.run(job, () => call(handler, job, new Job(job, payload)))
 }
 
-async function call(handler: (job: Job) => unknown, no: number, job: Job): Promise<Returned | Threw> {
+async function call(handler: (job: Job) => unknown, threadJob: ThreadJob, job: Job): Promise<Returned | Threw> {
+  const { no } = threadJob
   try {
     const returned = await handler(job)
+    threadJob.handlerEnded()
     const isOurs = isFate(returned)
     if (isOurs && !isFateShape(returned)) throw changedFate(returned)
     const effects = await prepareEffects(Job.stagedIn(job)?.all(), anyStore)

@@ -38,7 +38,7 @@
 
 import { createHash, randomUUID } from 'node:crypto'
 import type { ClientBase, Pool, PoolClient } from 'pg'
-import type { Refused } from '../../../errors.ts'
+import { HoldfastError, type Refused } from '../../../errors.ts'
 import { type Clock, systemClock } from '../../../runtime/clock.ts'
 import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
@@ -52,6 +52,7 @@ import {
   isAlreadyCommitted,
   isBroken,
   isCancelled,
+  isForeign,
   isFromServer,
   isUnprepared,
   markAfterEffects,
@@ -87,6 +88,36 @@ export interface DatabaseOptions {
 const sessionSettings = `select current_setting('default_transaction_isolation'), current_setting('statement_timeout'),
   current_setting('lock_timeout'), current_setting('transaction_timeout', true)`
 
+/** Connections that are lent now. When the store closes and does not wait for its calls any longer, they are cut. */
+class LentConnections {
+  readonly #clients = new Set<ClientBase>()
+  #isCut = false
+
+  get isCut(): boolean {
+    return this.#isCut
+  }
+
+  async during<T>(client: ClientBase, work: Promise<T>): Promise<T> {
+    this.#clients.add(client)
+    try {
+      return await work
+    } finally {
+      this.#clients.delete(client)
+    }
+  }
+
+  /** The server undoes an open transaction once it notices. A single statement under way may still be carried out. */
+  cut(): void {
+    this.#isCut = true
+    for (const client of this.#clients) streamOf(client)?.destroy?.()
+  }
+}
+
+/** Undefined for the driver's native variant. */
+function streamOf(client: ClientBase): { destroy?(): void } | undefined {
+  return (client as unknown as { readonly connection?: { readonly stream?: { destroy?(): void } } }).connection?.stream
+}
+
 /** What this process knows of the sessions of a pool. */
 class Sessions {
   /** Even single statements are sent in transactions, because sessions start with settings that do not suit them. */
@@ -106,6 +137,7 @@ export class Database {
   readonly #setters: Setters
   readonly #watchdog: ResponseWatchdog
   readonly #sessions: Sessions
+  readonly #lent: LentConnections
   readonly #pool: Pool
   readonly #options: DatabaseOptions
   readonly #purpose: Purpose
@@ -124,6 +156,7 @@ export class Database {
     this.#connections = of ? of.db.#connections : new Connections({ pool, isOwn, most: connections })
     this.#watchdog = of ? of.db.#watchdog : new ResponseWatchdog(pool, answerMs)
     this.#sessions = of ? of.db.#sessions : new Sessions()
+    this.#lent = of ? of.db.#lent : new LentConnections()
     this.#setters = of ? of.db.#setters : new Setters()
     this.#purpose = of?.purpose ?? 'any'
   }
@@ -146,6 +179,11 @@ export class Database {
   /** Gives kept connections back to the pool. */
   close(): void {
     this.#connections.close()
+  }
+
+  /** Ends every call under way, and every later one, with CLOSED. */
+  cut(): void {
+    this.#lent.cut()
   }
 
   /** Reads the settings that sessions start with. A statement timeout counts once it has struck, the others at once. */
@@ -310,10 +348,26 @@ export class Database {
    * Lends a connection for as long as `work` takes, once a slot is free. A connection that broke, or cannot be rolled back, is
    * not used again.
    */
-  lend<T>(work: (client: PoolClient) => Promise<T>, { rollsBack = false, ends = false }: LendOptions = {}): Promise<T> {
+  async lend<T>(
+    work: (client: PoolClient) => Promise<T>,
+    { rollsBack = false, ends = false }: LendOptions = {},
+  ): Promise<T> {
     const isFit = async (client: PoolClient, error: unknown) =>
       !isBroken(error) && (!rollsBack || (await rolledBack(this.#sessionOf(client))))
-    return this.#connections.use(work, { ends, isFit, purpose: this.#purpose })
+    const lent = this.#lent
+    let isSent = false
+    const run = (client: PoolClient) => {
+      if (lent.isCut) throw closedBefore()
+      isSent = true
+      return lent.during(client, work(client))
+    }
+    try {
+      if (lent.isCut) throw closedBefore()
+      return await this.#connections.use(run, { ends, isFit, purpose: this.#purpose })
+    } catch (error) {
+      if (lent.isCut && isForeign(error)) throw isSent ? closedDuring(error) : closedBefore()
+      throw error
+    }
   }
 
   #sessionOf(client: ClientBase): Session {
@@ -334,6 +388,15 @@ export class Database {
     const [row] = await this.query('select holdfast.answer_of($1)', [flush])
     return row?.[0] ?? null
   }
+}
+
+function closedBefore(): HoldfastError {
+  return new HoldfastError('CLOSED', 'This Holdfast was closed before the call was sent. Nothing was carried out.')
+}
+
+function closedDuring(cause: unknown): HoldfastError {
+  const sentence = 'This Holdfast was closed while the call was under way: it may have been carried out or not.'
+  return new HoldfastError('CLOSED', sentence, { mayHaveLanded: true }, { cause })
 }
 
 /** A connection that is lent. The watchdog bounds its waits for a server that is gone. */

@@ -1,10 +1,13 @@
 // One connection to one file: how it is opened, how a transaction begins while other processes write, and which commits wait
 // for the disk.
 
-import { statSync } from 'node:fs'
+import { accessSync, constants, statSync } from 'node:fs'
+import { dirname } from 'node:path'
 import { HoldfastError } from '../../../errors.ts'
-import { migrate, refuseNewer, requireSchema } from '../schema/migrations.ts'
+import { StopFlag } from '../../../runtime/stop-flag.ts'
+import { migrate, refuseOther, requireSchema } from '../schema/migrations.ts'
 import { openWith, type SqliteDriver, type SyncDatabase } from './driver.ts'
+import { OwnFile } from './own-file.ts'
 import { Connection } from './statements.ts'
 
 export interface DatabaseFile {
@@ -23,14 +26,20 @@ export class Database extends Connection {
   readonly busyMaxMs: number
   /** The connection of the driver, on which all statements run. */
   readonly driverConnection: SyncDatabase
+  readonly #stop: StopFlag
+  /** Null: in memory. */
+  readonly #file: OwnFile | null
   #synchronous: 'full' | 'normal' = 'full'
 
-  constructor(file: DatabaseFile) {
-    const db = openFile(file)
+  /** Once `stop` is set, no call waits for other connections any more: it ends with CLOSED. */
+  constructor(file: DatabaseFile, stop: StopFlag = new StopFlag()) {
+    const db = openFile(file, stop)
     super(db)
     this.path = file.path
     this.busyMaxMs = file.busyMaxMs
+    this.#stop = stop
     this.driverConnection = db
+    this.#file = this.isInMemory ? null : new OwnFile(file.path)
     if (!file.readOnly && !this.isInMemory && isEmpty(`${file.path}-wal`)) this.startLog()
   }
 
@@ -43,28 +52,32 @@ export class Database extends Connection {
    * may be lost in a power failure. The next durable commit makes it durable too, because both go through the same log in order.
    */
   transaction<T>(durable: boolean, work: () => T): T {
+    this.#file?.requireSometimes()
     this.#setSynchronous(durable ? 'full' : 'normal')
-    withRetry(() => this.exec('begin immediate'), this.busyMaxMs)
+    this.#retry(() => this.exec('begin immediate'))
+    let answer: T
     try {
-      const answer = work()
+      answer = work()
       this.exec('commit')
-      return answer
     } catch (error) {
       if (this.isInTransaction) this.exec('rollback')
       throw error
     }
+    if (durable) this.#file?.require({ mayHaveLanded: true })
+    return answer
   }
 
   /** Runs reads on one consistent snapshot. Writers do not block it. */
   snapshot<T>(work: () => T): T {
-    return withRetry(() => {
+    this.#file?.requireSometimes()
+    return this.#retry(() => {
       this.exec('begin')
       try {
         return work()
       } finally {
         this.exec('commit')
       }
-    }, this.busyMaxMs)
+    })
   }
 
   /**
@@ -85,11 +98,15 @@ export class Database extends Connection {
   /** Changes whenever another connection has committed. */
   dataVersion(): number {
     const read = () => this.get<{ data_version: number }>('pragma data_version')?.data_version as number
-    return withRetry(read, this.busyMaxMs)
+    return this.#retry(read)
   }
 
   close(): void {
     this.driverConnection.close()
+  }
+
+  #retry<T>(work: () => T): T {
+    return withRetry(work, this.busyMaxMs, this.#stop)
   }
 
   #setSynchronous(mode: 'full' | 'normal'): void {
@@ -103,25 +120,31 @@ export class Database extends Connection {
  * Retries while another process writes or recovers the log. The sleeps are short and random: SQLite's own grow, so a busy process
  * could starve another.
  */
-function withRetry<T>(work: () => T, busyMaxMs: number): T {
+function withRetry<T>(work: () => T, busyMaxMs: number, stop: StopFlag): T {
   const deadline = performance.now() + busyMaxMs
   for (;;) {
     try {
       return work()
     } catch (error) {
       if (!isBusy(error) || performance.now() > deadline) throw error
-      sleep(0.2 + Math.random() * 1.8)
+      if (stop.isSet) throw closedWhileBusy()
+      stop.sleep(0.2 + Math.random() * 1.8)
     }
   }
+}
+
+function closedWhileBusy(): HoldfastError {
+  const sentence = 'This Holdfast was closed while the call waited for another connection that writes.'
+  return new HoldfastError('CLOSED', `${sentence} Nothing was carried out.`)
 }
 
 function isEmpty(path: string): boolean {
   return (statSync(path, { throwIfNoEntry: false })?.size ?? 0) === 0
 }
 
-function openFile(file: DatabaseFile): SyncDatabase {
+function openFile(file: DatabaseFile, stop: StopFlag): SyncDatabase {
   try {
-    return withRetry(() => tryOpen(file), file.busyMaxMs)
+    return withRetry(() => tryOpen(file), file.busyMaxMs, stop)
   } catch (error) {
     throw error instanceof HoldfastError ? error : unavailable(file.path, error)
   }
@@ -132,6 +155,7 @@ function tryOpen(file: DatabaseFile): SyncDatabase {
   try {
     if (file.readOnly) requireSchema(db)
     else prepare(db)
+    if (!file.readOnly && file.path !== ':memory:') requireWritable(file.path)
     return db
   } catch (error) {
     db.close()
@@ -139,9 +163,28 @@ function tryOpen(file: DatabaseFile): SyncDatabase {
   }
 }
 
+/**
+ * SQLite opens a file that may not be written for reading, without an error. Then the first enqueue would fail, or the first one
+ * after the log was removed: the log and its index are files in the same directory.
+ */
+function requireWritable(path: string): void {
+  const directory = dirname(path)
+  for (const [what, each] of [
+    ['The file', path],
+    ['The directory', directory],
+  ] as const) {
+    try {
+      accessSync(each, constants.W_OK)
+    } catch (cause) {
+      const sentence = `${what} ${each} may not be written by this process. SQLite writes ${path}, and its log beside it. Change the owner or the mode, or open it with readOnly.`
+      throw new HoldfastError('STORE_UNAVAILABLE', sentence, { path: each }, { cause })
+    }
+  }
+}
+
 function prepare(db: SyncDatabase): void {
   db.exec('pragma busy_timeout = 0')
-  refuseNewer(db) // before anything is written, the journal mode included
+  refuseOther(db) // before anything is written, the journal mode included
   db.exec('pragma journal_mode = wal')
   db.exec('pragma synchronous = full')
   db.exec('pragma wal_autocheckpoint = 0') // the engine checkpoints: a claim must not pay for it
@@ -157,6 +200,11 @@ export function isBusy(error: unknown): boolean {
 
 export function isConstraint(error: unknown): boolean {
   return primaryCode(error) === 19 // SQLITE_CONSTRAINT
+}
+
+/** SQLite refused values: too large, a constraint or a trigger, a wrong type, out of range. */
+export function isDataError(error: unknown): boolean {
+  return [18, 19, 20, 25].includes(primaryCode(error) ?? 0) // TOOBIG, CONSTRAINT, MISMATCH, RANGE
 }
 
 /** The primary result code of SQLite; undefined if the error is not SQLite's. */
@@ -207,10 +255,4 @@ const advice: Readonly<Record<number, string>> = {
   13: 'Make room on the disk.', // SQLITE_FULL
   14: mayBeUsed, // SQLITE_CANTOPEN
   26: isDamaged, // SQLITE_NOTADB
-}
-
-const sleeper = new Int32Array(new SharedArrayBuffer(4))
-
-function sleep(ms: number): void {
-  Atomics.wait(sleeper, 0, 0, ms)
 }

@@ -3,6 +3,7 @@
 import { few, fine, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
 import type { SqliteTransaction } from '../transaction.ts'
+import { clockSetBack } from './clock.ts'
 import { astray, miscounted, putBack, recount, unswept } from './jobs.ts'
 import { batchesMiscounted, heldBack, recountBatches, recountKeys } from './limits.ts'
 
@@ -11,6 +12,7 @@ export function examine(tx: SqliteTransaction, request: ExamineRequest): readonl
   return [
     ...journalMode(tx),
     ...integrity(tx, request),
+    ...clockSetBack(tx),
     ...unswept(tx, request),
     ...astray(tx),
     ...miscounted(tx, request),

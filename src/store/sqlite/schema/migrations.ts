@@ -3,7 +3,7 @@
 //
 // COMPATIBILITY. Each step says which clients can work on its schema: those that know at least the schema `minClient`. This
 // number is stored with the version, so an older client can decide whether it may open a newer file. docs/guides/upgrading.md
-// says what a step may do.
+// says what a step may do. A hash of the steps is stored too, and a file that other steps have made is refused.
 //
 // LAYOUT. A job's row is written once, and most jobs never need a second write to it: the small table that lists a job is its
 // state. A claim deletes a range of `ready` and adds one narrow row a job to `lease`; done moves that row to `ended`. So a
@@ -21,6 +21,7 @@
 // RETENTION. When a job ends, it gets the retention class of its queue at that time. So one index serves both "newest first" and
 // "past its retention", also after the queue's retention was changed.
 
+import { createHash } from 'node:crypto'
 import { HoldfastError } from '../../../errors.ts'
 import type { SyncDatabase } from '../connection/driver.ts'
 
@@ -37,9 +38,14 @@ export const steps: readonly Step[] = [
     only_row integer primary key check (only_row = 1),
     schema integer not null,
     min_client integer not null default 0, -- clients that know this schema, or a later one, can work here
+    steps_hash text not null default '', -- of the steps that made this schema: another build may have others with the same numbers
     next integer not null, -- the next number for job.seq, job.ord, queue.no, retention_class.no, batch.no, lane.turn and kv.version: one sequence for all
     watched_until integer not null default 0, -- changes are recorded before this time
-    changes_low integer not null default 0 -- of changes up to this number some were pruned, or never recorded
+    changes_low integer not null default 0, -- of changes up to this number some were pruned, or never recorded
+    swept_at integer not null default 0, -- the time of a sweep, at most a minute before the last one
+    set_back_at integer, -- when a sweep last found that the clock was set back
+    set_back_ms integer, -- by how much
+    set_back_open integer not null default 0 -- 1: the times of some jobs are still to be corrected
   ) strict;
 
   create table holdfast_queue (
@@ -212,6 +218,7 @@ export const steps: readonly Step[] = [
     queue integer not null,
     run_at integer not null,
     seq integer not null,
+    delay_ms integer, -- the delay that it waits for; null: it waits for a time of its own
     primary key (queue, run_at, seq)
   ) strict, without rowid;
 
@@ -323,10 +330,11 @@ export function migrate(db: SyncDatabase): void {
 function bringUp(db: SyncDatabase): void {
   db.exec('begin immediate')
   try {
-    refuseNewer(db)
+    refuseOther(db)
     const found = schemaVersion(db)
     for (const { sql } of steps.slice(found)) db.exec(sql)
-    if (found < steps.length) db.exec(`update holdfast_meta set schema = ${steps.length}, min_client = ${minClient}`)
+    const made = `schema = ${steps.length}, min_client = ${minClient}, steps_hash = '${stepsHash(steps)}'`
+    if (found < steps.length) db.exec(`update holdfast_meta set ${made}`)
     db.exec('commit')
   } catch (error) {
     db.exec('rollback')
@@ -358,9 +366,30 @@ function requireTables(db: SyncDatabase): void {
   )
 }
 
-/** Refuses a file whose schema does not allow this client. */
-export function refuseNewer(db: SyncDatabase): void {
-  if (!(schemaVersion(db) > steps.length)) return // NaN: the table is not Holdfast's, and later checks refuse it
+export function stepsHash(upTo: readonly Step[]): string {
+  const texts = upTo.map(({ sql }) => sql)
+  return createHash('sha256').update(texts.join('\0')).digest('hex').slice(0, 32)
+}
+
+/** Refuses a file whose schema does not allow this client, or was made by other steps with the same numbers. */
+export function refuseOther(db: SyncDatabase): void {
+  const version = schemaVersion(db)
+  if (version > steps.length) refuseNewer(db)
+  else if (version > 0) requireOurSteps(db, version) // NaN: the table is not Holdfast's, and later checks refuse it
+}
+
+/** The numbers of two builds may be the same although their tables differ. Statements of one would then fail on the other. */
+function requireOurSteps(db: SyncDatabase, found: number): void {
+  const recorded = db.prepare('select * from holdfast_meta').get()?.['steps_hash']
+  if (recorded === stepsHash(steps.slice(0, found))) return
+  throw new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `The file says that it has schema ${found}, but other steps have made it than those of this release: it comes from a development build. Name another file, and enqueue its jobs again.`,
+    { path: db.location(), found, known: steps.length },
+  )
+}
+
+function refuseNewer(db: SyncDatabase): void {
   const { schema: found, min_client: needed } = db.prepare('select * from holdfast_meta').get() ?? {}
   if (Number(needed) <= steps.length) return
   throw new HoldfastError(
@@ -372,7 +401,7 @@ export function refuseNewer(db: SyncDatabase): void {
 
 /** For a connection that may not migrate. */
 export function requireSchema(db: SyncDatabase): void {
-  refuseNewer(db)
+  refuseOther(db)
   const found = schemaVersion(db)
   if (found >= steps.length) return
   throw new HoldfastError(

@@ -10,9 +10,12 @@
 // The own thread is kept because it does not block the event loop.
 
 import { once } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
 import { HoldfastError, type Refused, toError } from '../../../errors.ts'
+import { orAborted } from '../../../runtime/aborted.ts'
 import type { Clock } from '../../../runtime/clock.ts'
+import { StopFlag } from '../../../runtime/stop-flag.ts'
 import { textOfBundled, textOfFile } from '../../../runtime/thread-program.ts'
 import type { DatabaseFile } from '../connection/database.ts'
 import type { SyncDatabase } from '../connection/driver.ts'
@@ -23,7 +26,25 @@ export type OnCommitted = (notices: CommitNotices) => void
 
 export interface Port {
   call<V extends VerbName>(verb: V, items: readonly Item<V>[]): Promise<Answer<V>[]>
+  /**
+   * No call waits much longer for other connections. When `over` aborts, none waits at all, and `close` does not wait for calls.
+   */
+  stopWaiting(over: AbortSignal): void
   close(): Promise<void>
+}
+
+/**
+ * How long calls of a store that closes still wait for other connections. Other processes write for some milliseconds at a time,
+ * and a call that was made before `close` must not fail because of that.
+ */
+const lastWaitMs = 1_000
+/** How long a thread that was asked to end at once may take. A thread inside SQLite can neither answer nor be interrupted. */
+const lastAnswerMs = 500
+
+function stopSoon(stop: StopFlag, over: AbortSignal): void {
+  setTimeout(() => stop.set(), lastWaitMs).unref()
+  if (over.aborted) stop.set()
+  else over.addEventListener('abort', () => stop.set(), { once: true })
 }
 
 interface Pending {
@@ -35,11 +56,12 @@ export class InThread implements Port {
   readonly #engine: Engine
   readonly #onCommitted: OnCommitted
   readonly #pending = new Map<number, Pending>()
+  readonly #stop = new StopFlag()
   #calls: Call[] = []
   #no = 0
 
   constructor(file: DatabaseFile, clock: Clock, onCommitted: OnCommitted) {
-    this.#engine = new Engine(file, clock)
+    this.#engine = new Engine(file, clock, this.#stop)
     this.#onCommitted = onCommitted
   }
 
@@ -54,6 +76,10 @@ export class InThread implements Port {
       this.#calls.push({ no, verb, items })
       if (this.#calls.length === 1) setImmediate(() => this.#run()) // collects the calls of one turn of the event loop
     })
+  }
+
+  stopWaiting(over: AbortSignal): void {
+    stopSoon(this.#stop, over)
   }
 
   async close(): Promise<void> {
@@ -88,6 +114,8 @@ interface Sent extends Pending {
 export interface ThreadData {
   readonly file: DatabaseFile
   readonly clock: SharedArrayBuffer | null
+  /** The memory of the flag that ends waits for other connections. */
+  readonly stop: SharedArrayBuffer
 }
 
 /** The part of a worker thread that the port uses. */
@@ -95,6 +123,7 @@ export interface Thread extends NodeJS.EventEmitter {
   postMessage(message: ToThread): void
   ref(): void
   unref(): void
+  terminate?(): unknown
 }
 
 export type StartThread = (data: ThreadData) => Thread | Promise<Thread>
@@ -109,18 +138,28 @@ export const startThread: StartThread = async (workerData) => {
 export class InOwnThread implements Port {
   readonly #worker: Thread
   readonly #onCommitted: OnCommitted
+  readonly #stop: StopFlag
   readonly #pending = new Map<number, Sent>()
   #no = 0
   #isClosing = false
   #isOver: HoldfastError | null = null
+  /** When it aborts, `close` waits no longer. */
+  #over: AbortSignal = new AbortController().signal
 
-  static async open(worker: Thread, onCommitted: OnCommitted): Promise<InOwnThread> {
+  static async open(
+    start: StartThread,
+    data: Omit<ThreadData, 'stop'>,
+    onCommitted: OnCommitted,
+  ): Promise<InOwnThread> {
+    const stop = new StopFlag()
+    const worker = await start({ ...data, stop: stop.memory })
     await opened(worker)
-    return new InOwnThread(worker, onCommitted)
+    return new InOwnThread(worker, stop, onCommitted)
   }
 
-  private constructor(worker: Thread, onCommitted: OnCommitted) {
+  private constructor(worker: Thread, stop: StopFlag, onCommitted: OnCommitted) {
     this.#worker = worker
+    this.#stop = stop
     this.#onCommitted = onCommitted
     worker.on('message', (message: FromThread) => this.#receive(message))
     worker.on('error', (error) => this.#end(error))
@@ -138,13 +177,26 @@ export class InOwnThread implements Port {
     })
   }
 
+  stopWaiting(over: AbortSignal): void {
+    this.#over = over
+    stopSoon(this.#stop, over)
+  }
+
+  /** A thread that does not end in time is terminated. SQLite undoes an open transaction when the file is opened again. */
   async close(): Promise<void> {
     if (this.#isOver) return
     const exited = once(this.#worker, 'exit')
     this.#isClosing = true
     this.#worker.ref()
     this.#worker.postMessage('close')
-    await exited
+    await orAborted(exited, this.#over)
+    if (this.#isOver) return
+    await Promise.race([exited, sleep(lastAnswerMs)])
+    if (this.#isOver) return
+    this.#isOver = new HoldfastError('CLOSED', 'This Holdfast was closed before SQLite had answered the call.')
+    this.#end(undefined)
+    this.#worker.unref()
+    this.#worker.terminate?.()
   }
 
   #receive(message: FromThread): void {

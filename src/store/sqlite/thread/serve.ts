@@ -3,15 +3,16 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads'
 import { HoldfastError, refuse } from '../../../errors.ts'
 import { sharedClock, systemClock } from '../../../runtime/clock.ts'
+import { StopFlag } from '../../../runtime/stop-flag.ts'
 import { type Call, Engine } from '../engine.ts'
 import { ForeignCommits } from '../wake.ts'
 import type { FromThread, ThreadData, ToThread } from './port.ts'
 import { packAnswers, unpackItems } from './wire.ts'
 
 /** Opens the file, sends whether that succeeded, and answers calls until `close` arrives. Then it closes the port too. */
-export function serve(port: MessagePort, { file, clock }: ThreadData): void {
+export function serve(port: MessagePort, { file, clock, stop }: ThreadData): void {
   try {
-    answer(port, new Engine(file, clock ? sharedClock(clock) : systemClock))
+    answer(port, new Engine(file, clock ? sharedClock(clock) : systemClock, new StopFlag(stop)))
   } catch (error) {
     const { code, message, facts } =
       error instanceof HoldfastError ? error : new HoldfastError('STORE_UNAVAILABLE', String(error))

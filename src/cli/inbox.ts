@@ -1,6 +1,6 @@
 import type { Pickup } from '../batch/inbox.ts'
 import { HoldfastError } from '../errors.ts'
-import { type Answer, type Call, type Command, given, notFound, parseJson, UsageError } from './command.ts'
+import { type Answer, type Call, type Command, given, notFound, ownValue, parseJson, UsageError } from './command.ts'
 import { compactJson, oneLine, type Terminal } from './terminal.ts'
 
 export const inbox: Command = {
@@ -19,7 +19,7 @@ export const inbox: Command = {
 
   async run(call) {
     const [verb = '', ...operands] = call.operands
-    const action = actions[verb]
+    const action = ownValue(actions, verb)
     if (!action) throw new UsageError(`inbox takes list, accept or reject; got "${verb}".`)
     if (operands.length !== action.operands) throw new UsageError(`Write: ${action.usage}`)
     return action.run({ ...call, operands })

@@ -74,12 +74,13 @@ export class Terminal {
   table(columns: readonly Column[], rows: readonly (readonly string[])[]): string {
     const last = columns.length - 1
     const widths = columns.map(({ title }, i) => Math.max(title.length, ...rows.map((row) => widthOf(row[i] ?? ''))))
-    const needed = widths.map((width, i) => (i === last ? Math.min(width, lastColumnMin) : width))
+    const isCut = (i: number) => i === last && columns[i]?.align !== 'right'
+    const needed = widths.map((width, i) => (isCut(i) ? Math.min(width, lastColumnMin) : width))
     const folds = this.#folds(needed)
     const cell = (cells: readonly string[], i: number, used: number, isEnd: boolean) => {
-      const text = i === last ? this.#cut(cells[i] ?? '', this.width - used) : (cells[i] ?? '')
+      const text = isCut(i) ? this.#cut(cells[i] ?? '', this.width - used) : (cells[i] ?? '')
       const gap = ' '.repeat(Math.max(0, (widths[i] ?? 0) - widthOf(text)))
-      if (columns[i]?.align === 'right') return (i === last ? '' : gap) + text
+      if (columns[i]?.align === 'right') return gap + text
       return isEnd ? text : text + gap
     }
     const line = (cells: readonly string[]) =>

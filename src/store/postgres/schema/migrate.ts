@@ -141,10 +141,12 @@ function isUpToDate(schema: Schema, found: Installed, to: Release): boolean {
 async function installed(client: ClientBase, schema: Schema, known: Release): Promise<Installed> {
   // Not to_regclass: right after the wait for the lock it may still answer as of before the wait.
   const { rows } = await client.query(
-    `select count(*)::text as found from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    `select count(*)::text as found, current_setting('server_encoding') as encoding, current_database() as database
+       from pg_class c join pg_namespace n on n.oid = c.relnamespace
       where n.nspname = $1 and c.relname = 'meta'`,
     [schema.name],
   )
+  if (rows[0].encoding !== 'UTF8') throw otherEncoding(rows[0])
   if (rows[0].found === '0') return { version: 0, functionsHash: '', missing: 0 }
   const [meta] = (await client.query(schema.sql(selectMeta), [schema.name])).rows
   const {
@@ -175,6 +177,21 @@ interface Meta {
 }
 
 const nothing: Meta = { schema: 0, min_client: 0, steps_hash: '', functions_hash: '' }
+
+/** Other encodings lack characters that payloads have; SQL_ASCII has none beyond ASCII, and stores bytes that are no text. */
+function otherEncoding({
+  encoding,
+  database,
+}: {
+  readonly encoding: string
+  readonly database: string
+}): HoldfastError {
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `The database ${database} has the encoding ${encoding}, which cannot store every text; Holdfast needs UTF8. An existing database keeps its encoding, so make a new one for the store: create database jobs encoding 'UTF8' template template0. Nothing was changed.`,
+    { database, encoding },
+  )
+}
 
 function schemaAhead(found: number, minClient: number, { steps: { length: known } }: Release): HoldfastError {
   return new HoldfastError(

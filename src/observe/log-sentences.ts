@@ -6,9 +6,9 @@
 //
 // A sentence names job, queue and worker. It never contains a payload or a result.
 //
-// FIELDS. No fact has a name that a logger uses for itself: `level`, `time`, `msg`, `pid`, `hostname`, `name` and `id` of pino and
-// bunyan, `message` and `timestamp` of winston. A second field of that name in one line of JSON hides the first. So the id of a
-// job is `job`, the name of a batch is `batchName`, and what a handler logs is inside `facts`.
+// FIELDS. No fact has a name that a logger uses for itself: `level`, `time`, `msg`, `pid`, `hostname`, `name` and `id` of pino
+// and bunyan, `message` and `timestamp` of winston. A second field of that name in one line of JSON hides the first. So the id
+// of a job is `job`, the name of a batch is `batchName`, and what a handler logs is inside `facts`.
 
 import { isHoldfastError } from '../errors.ts'
 import type { EventName, HoldfastEvents, JobFacts } from '../events.ts'

@@ -4,7 +4,8 @@
 //
 // - A table or a sequence is ours if a step creates it, or if it belongs to a column of such a table.
 // - A function is ours if `meta.functions` lists it.
-// - In a schema that is newer than this release, what the owner of `meta` owns counts as ours: this release has no list of it.
+// - A grant in a schema that is newer than this release also covers what the owner of `meta` owns. This release has no list
+//   of what is new there.
 
 import type { Schema } from './schema.ts'
 
@@ -31,14 +32,27 @@ export function ownObjects(steps: readonly { readonly sql: string }[]): OwnObjec
 }
 
 /** Rows of `pg_class` as `c`: our tables and sequences. Partitions that sweeps make are used through their table alone. */
-export function ownRelations(schema: Schema, { version, tables, sequences }: OwnObjects): string {
-  const isTables = `exists (select from pg_depend d join pg_class t on t.oid = d.refobjid
+export function ownRelations(schema: Schema, own: OwnObjects): string {
+  return relations(schema, isOwn(own))
+}
+
+/** The same for grants: in a newer schema, also what its owner owns. */
+export function relationsToGrant(schema: Schema, own: OwnObjects): string {
+  const isNewer = `not c.relispartition and (select m.schema from ${schema.quoted}.meta m) > ${own.version}
+               and c.relowner = (select o.relowner from pg_class o where o.oid = '${schema.quoted}.meta'::regclass)`
+  return relations(schema, `${isOwn(own)}\n            or ${isNewer}`)
+}
+
+function relations({ quoted }: Schema, condition: string): string {
+  return `pg_class c
+     where c.relnamespace = '${quoted}'::regnamespace and c.relkind in ('r', 'p', 'S')
+       and (${condition})`
+}
+
+function isOwn({ tables, sequences }: OwnObjects): string {
+  const isOfTable = `exists (select from pg_depend d join pg_class t on t.oid = d.refobjid
           where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass and d.objid = c.oid
             and d.deptype in ('a', 'i') and t.relnamespace = c.relnamespace and t.relname = any ('{${tables}}'))`
-  return `pg_class c
-     where c.relnamespace = '${schema.quoted}'::regnamespace and c.relkind in ('r', 'p', 'S')
-       and (c.relkind <> 'S' and c.relname = any ('{${tables}}')
-            or c.relkind = 'S' and (c.relname = any ('{${sequences}}') or ${isTables})
-            or (select m.schema from ${schema.quoted}.meta m) > ${version}
-               and c.relowner = (select o.relowner from pg_class o where o.oid = '${schema.quoted}.meta'::regclass))`
+  return `c.relkind <> 'S' and c.relname = any ('{${tables}}')
+            or c.relkind = 'S' and (c.relname = any ('{${sequences}}') or ${isOfTable})`
 }

@@ -21,7 +21,7 @@
 
 import { HoldfastError } from '../../../errors.ts'
 import { show } from '../../../runtime/duration.ts'
-import { type OwnObjects, ownRelations } from './own-objects.ts'
+import { type OwnObjects, relationsToGrant } from './own-objects.ts'
 import type { Schema } from './schema.ts'
 
 export type RoleUse = 'producer' | 'worker' | 'reader'
@@ -186,7 +186,7 @@ begin
     for v_object in
       select case c.relkind when 'S' then 'sequence' else 'table' end as kind, c.relname as name,
              format('${schema.quoted.replaceAll('%', '%%')}.%I', c.relname) as object, false as for_producers, false as for_readers
-        from ${ownRelations(schema, own)}
+        from ${relationsToGrant(schema, own)}
       union all
       select 'function', p.proname, p.oid::regprocedure::text, ${isNamed(schema, producerFunctions)}, ${isNamed(schema, readerFunctions)}
         ${ourFunctions(schema)}

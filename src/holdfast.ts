@@ -3,7 +3,7 @@
 
 import type { Batch } from './batch/batch.ts'
 import type { BatchesFilter } from './batch/batches.ts'
-import { Inbox } from './batch/inbox.ts'
+import { Inbox, type InboxPageFilter, listInboxes } from './batch/inbox.ts'
 import type { BatchOptions } from './batch/options.ts'
 import type { BatchProgress } from './batch/progress.ts'
 import type { Items } from './batch/submission.ts'
@@ -260,6 +260,13 @@ export class Holdfast {
   /** The results that handlers have offered under this name, to be accepted or given back. */
   inbox<Value = unknown>(name: string): Inbox<Value> {
     return new Inbox(this.#parts.batchContext, checkInboxName(name))
+  }
+
+  /** A page of names of inboxes that have offers, in an order that stays the same. */
+  inboxes(
+    filter: InboxPageFilter = {},
+  ): Promise<{ readonly inboxes: readonly string[]; readonly next: string | null }> {
+    return listInboxes(this.#parts.batchContext, filter)
   }
 
   // ── Schedules ──

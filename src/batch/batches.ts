@@ -3,7 +3,7 @@
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { BatchState } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
-import { checkInteger, checkJobId, checkKey, checkOptions } from '../job/names.ts'
+import { checkGiven, checkInteger, checkJobId, checkKey, checkOptions } from '../job/names.ts'
 import type { BatchesQuery, BatchName, OpenedBatch } from '../store/store.ts'
 import { Batch, type BatchContext } from './batch.ts'
 import { type BatchOptions, type BatchPlan, toBatchPlan } from './options.ts'
@@ -68,7 +68,9 @@ export class Batches {
 
 function toName(name: string | { readonly key: string }): BatchName {
   if (typeof name === 'string') return { id: checkJobId(name) }
+  if (name === undefined || name === null) throw invalid('the name of a batch', 'its id, or { key } of its submission')
   checkOptions(name, 'the name of a batch', ['key'])
+  checkGiven(name, 'holdfast.getBatch', { key: "'march'" })
   return { key: checkKey(name.key, 'key') }
 }
 

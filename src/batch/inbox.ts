@@ -10,8 +10,8 @@
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { encodeJson, resultRule, wakeRule } from '../job/codec.ts'
-import { inboxKey, inboxPrefix, type Offered, readOffered, taken } from '../job/inbox.ts'
-import { checkInteger, checkOptions, checkText } from '../job/names.ts'
+import { inboxesPrefix, inboxKey, inboxOf, inboxPrefix, type Offered, readOffered, taken } from '../job/inbox.ts'
+import { checkInboxName, checkInteger, checkOptions, checkText } from '../job/names.ts'
 import { type AnnotationOptions, toAnnotations } from '../lease/annotations.ts'
 import { type Define, type Effects, prepareEffects } from '../queue/effects.ts'
 import type { AcceptRequest, Enqueued, KvEntry, Store } from '../store/store.ts'
@@ -82,6 +82,36 @@ export class Inbox<Value = unknown> {
     const offered = readOffered(this.name, entry.key, entry.value)
     return offered === null ? [] : [new Pickup<Value>(this.#context, offered, entry)]
   }
+}
+
+/**
+ * A page of names of inboxes that have offers, by their keys. One read finds the first key of the next inbox, however many offers
+ * the inboxes have: it continues after every key that the inbox before can have, because ids of jobs sort before `~`.
+ */
+export async function listInboxes(
+  { store, look }: InboxContext,
+  filter: InboxPageFilter,
+): Promise<{ readonly inboxes: readonly string[]; readonly next: string | null }> {
+  checkOptions(filter, 'the filter', ['limit', 'after'])
+  const limit = checkInteger(filter.limit ?? pagePickups, 'limit', 1, bounds.pageMax)
+  const inboxes: string[] = []
+  let last = filter.after === undefined ? null : checkInboxName(filter.after)
+  let after = last && afterOffersOf(last)
+  for (;;) {
+    const query = { prefix: inboxesPrefix, limit: 1, after }
+    const { entries } = await look(() => store.kvScan(query))
+    const key = entries[0]?.key
+    if (key === undefined) return { inboxes, next: null }
+    const name = inboxOf(key)
+    if (name !== null && inboxes.length === limit) return { inboxes, next: last }
+    if (name !== null) inboxes.push(name)
+    last = name ?? last
+    after = name === null ? key : afterOffersOf(name) // an entry of the application may only begin like an offer
+  }
+}
+
+function afterOffersOf(inbox: string): string {
+  return `${inboxPrefix(inbox)}~`
 }
 
 /** The offer of one job, to be accepted or rejected. */

@@ -4,7 +4,7 @@ import { HoldfastError } from '../errors.ts'
 import { type BatchSettings, type CompletionTarget, completionJob } from '../job/batch.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
-import { checkBoolean, checkInteger, checkKey, checkNumber, checkOptions, checkText } from '../job/names.ts'
+import { checkBoolean, checkGiven, checkInteger, checkKey, checkNumber, checkOptions, checkText } from '../job/names.ts'
 import type { NewJob } from '../job/record.ts'
 import { type AnyDefinition, toDefinition } from '../queue/definition.ts'
 import type { FollowUp } from '../queue/effects.ts'
@@ -45,6 +45,7 @@ const optionNames = ['name', 'key', 'concurrency', 'onComplete', 'stopWhenFailed
 
 export async function toBatchPlan(options: BatchOptions): Promise<BatchPlan> {
   checkOptions(options, 'batch options', optionNames)
+  checkGiven(options, 'holdfast.batch', { name: "'letters of march'" })
   const { name, key, onComplete, stopWhenFailed, retain = defaults.retainBatchMs, open = false } = options
   const settings = {
     id: newId(),

@@ -7,8 +7,10 @@ import { HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import type { BatchState } from '../job/batch.ts'
 import { isJobId } from '../job/names.ts'
+import { escapeControls } from '../runtime/printable.ts'
 import { bar, barLine, batchState, percent, tally } from './bar.ts'
-import { type Answer, type Call, type Command, given, UsageError } from './command.ts'
+import { type Answer, type Call, type Command, given, ownValue, UsageError } from './command.ts'
+import { noteNewQueue } from './known-queue.ts'
 import { oneLine, type Terminal } from './terminal.ts'
 
 export const batch: Command = {
@@ -42,7 +44,7 @@ export const batch: Command = {
 
   async run(call) {
     const [verb = '', ...operands] = call.operands
-    const action = actions[verb]
+    const action = ownValue(actions, verb)
     if (!action) throw new UsageError(`batch takes ${Object.keys(actions).join(', ')}; got "${verb}".`)
     const { operand } = action
     if (operands.length > (operand === '' ? 0 : 1) || (operand === '<batch>' && operands.length === 0)) {
@@ -93,7 +95,7 @@ async function show(call: Call): Promise<Answer | null> {
 }
 
 async function submit(call: Call): Promise<Answer | null> {
-  const { open, operands, options, terminal } = call
+  const { open, operands, options, terminal, note } = call
   const [file = '-'] = operands
   const name = options.text('name') ?? (file === '-' ? undefined : file)
   if (name === undefined) throw new UsageError('Name the batch, as in --name articles.')
@@ -110,6 +112,9 @@ async function submit(call: Call): Promise<Answer | null> {
     }),
   }
   const holdfast = await open()
+  for (const queue of [options.text('queue'), completion]) {
+    if (queue !== undefined) await noteNewQueue(holdfast, queue, note)
+  }
   const made = await holdfast.batch(settings, itemsOf(file, options.text('queue'), terminal))
   if (options.isSet('follow')) await follow(made, call)
   const progress = await made.progress()
@@ -170,7 +175,8 @@ async function remove({ open, operands: [name = ''] }: Call): Promise<Answer> {
 async function results({ open, operands: [name = ''] }: Call): Promise<null> {
   const found = await batchNamed(await open(), name)
   for await (const line of toJsonLines(found.results())) {
-    if (!process.stdout.write(line)) await new Promise((resolve) => process.stdout.once('drain', resolve))
+    if (!process.stdout.write(escapeControls(line)))
+      await new Promise((resolve) => process.stdout.once('drain', resolve))
   }
   return null
 }
@@ -215,8 +221,6 @@ function detailsOf(progress: BatchProgress, terminal: Terminal): string {
     ['paused', pausedAt && `${at(pausedAt)}${pausedBy === null ? '' : ` by ${oneLine(pausedBy)}`}`],
     ['reason', reason === null ? null : oneLine(reason)],
   ]
-  const shown = rows.flatMap(([title, text]) =>
-    text === null ? [] : [`${terminal.paint('dim', title.padEnd(9))} ${text}`],
-  )
-  return [terminal.paint('bold', oneLine(name)), barLine(progress, terminal), ...shown].join('\n')
+  const shown = rows.flatMap(([title, text]) => (text === null ? [] : [[title, text] as const]))
+  return [terminal.paint('bold', oneLine(name)), barLine(progress, terminal), terminal.facts(shown)].join('\n')
 }

@@ -36,6 +36,8 @@ export interface Call {
   readonly terminal: Terminal
   /** Prints one line at once, for a command that keeps running; with `--json` the data. */
   readonly print: (data: unknown, text: string) => void
+  /** Prints a line for people to standard error. */
+  readonly note: (text: string) => void
 }
 
 export interface Answer {
@@ -43,6 +45,8 @@ export interface Answer {
   readonly data: unknown
   /** For people. */
   readonly text: string
+  /** The text is JSON or SQL, and no line of it is wrapped. */
+  readonly isVerbatim?: boolean
   /** The named thing does not exist: the text goes to standard error, with exit code 1. */
   readonly isMissing?: boolean
   /** The answer is printed as usual, but with exit code 1. */
@@ -102,6 +106,11 @@ export function given<T extends Record<string, unknown>>(
 ): { [Name in keyof T]?: Exclude<T[Name], undefined> } {
   const entries = Object.entries(options).filter(([, value]) => value !== undefined)
   return Object.fromEntries(entries) as { [Name in keyof T]?: Exclude<T[Name], undefined> }
+}
+
+/** What a table has under a word of the command line. `constructor` and its like are in no table. */
+export function ownValue<T>(table: Readonly<Record<string, T>>, word: string): T | undefined {
+  return Object.hasOwn(table, word) ? table[word] : undefined
 }
 
 /** JSON from the command line. */

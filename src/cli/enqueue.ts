@@ -2,6 +2,7 @@ import { text } from 'node:stream/consumers'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { EnqueueOptions } from '../queue/prepare.ts'
 import { type Command, given, type Options, parseJson, UsageError } from './command.ts'
+import { noteNewQueue } from './known-queue.ts'
 
 export const enqueue: Command = {
   name: 'enqueue',
@@ -26,10 +27,11 @@ export const enqueue: Command = {
   mayCreate: () => true,
   examples: [`holdfast enqueue welcome '{"userId":"u1"}' --delay 5m`, 'cat payload.json | holdfast enqueue import -'],
 
-  async run({ open, operands: [queue = '', json = ''], options }) {
+  async run({ open, operands: [queue = '', json = ''], options, note }) {
     const payload = parseJson(json === '-' ? await text(process.stdin) : json, 'payload')
     const enqueueing = enqueueOptions(options)
     const holdfast = await open()
+    await noteNewQueue(holdfast, queue, note)
     const enqueued = await holdfast.queue(queue).enqueue(payload, enqueueing).catch(throwInOptions)
     return { data: enqueued, text: `${enqueued.status} ${enqueued.id}${enqueued.replaced ? ', replaced' : ''}` }
   },

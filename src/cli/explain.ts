@@ -16,9 +16,7 @@ export const explain: Command = {
       .filter(([, fact]) => fact !== null && fact !== undefined)
       .map(([name, fact]) => [name, shownFact(name, fact)] as const)
     const shown = [['queue', queue] as const, ['state', terminal.state(state)] as const, ...rows]
-    const width = Math.max(...shown.map(([name]) => name.length))
-    const lines = shown.map(([name, text]) => `${terminal.paint('dim', name.padEnd(width))}  ${text}`)
-    return { data: explanation, text: [oneLine(sentence), ...lines].join('\n') }
+    return { data: explanation, text: `${oneLine(sentence)}\n${terminal.facts(shown)}` }
   },
 }
 

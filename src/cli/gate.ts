@@ -1,5 +1,5 @@
 import type { GateInfo } from '../worker/gate/gates.ts'
-import { type Answer, type Call, type Command, UsageError } from './command.ts'
+import { type Answer, type Call, type Command, ownValue, UsageError } from './command.ts'
 import { oneLine, type Terminal } from './terminal.ts'
 
 export const gate: Command = {
@@ -11,7 +11,7 @@ export const gate: Command = {
 
   async run(call) {
     const [verb = '', ...operands] = call.operands
-    const action = actions[verb]
+    const action = ownValue(actions, verb)
     if (!action) throw new UsageError(`gate takes list, open or close; got "${verb}".`)
     if (operands.length !== action.operands) throw new UsageError(`Write: ${action.usage}`)
     if (verb !== 'close' && call.options.isSet('reason')) throw new UsageError('--reason is only for gate close.')

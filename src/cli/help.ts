@@ -1,6 +1,7 @@
 // The text of `--help`, made from the descriptions of the commands.
 
 import type { Command, Option } from './command.ts'
+import { type Terminal, wrapped } from './terminal.ts'
 
 export const globalOptions: Readonly<Record<string, Option>> = {
   store: {
@@ -12,7 +13,8 @@ export const globalOptions: Readonly<Record<string, Option>> = {
   version: { says: 'print the version of this package' },
 }
 
-export function helpText(commands: readonly Command[]): string {
+export function helpText(commands: readonly Command[], terminal: Terminal): string {
+  const width = helpWidth(terminal)
   const rows: [string, string][] = commands.map(({ name, operands, says }) => [
     `${name} ${shortOf(operands)}`.trim(),
     says,
@@ -22,10 +24,10 @@ export function helpText(commands: readonly Command[]): string {
 Usage: holdfast <command> [options]
 
 Commands:
-${aligned(rows)}
+${aligned(rows, width)}
 
 Options:
-${aligned(optionRows(globalOptions))}
+${aligned(optionRows(globalOptions), width)}
 
 holdfast <command> --help says more. Exit codes: 0 success, 1 failure, 2 wrong usage.`
 }
@@ -36,14 +38,15 @@ function shortOf(operands: string): string {
   return verbs.length > 1 ? verbs.join('|') : operands
 }
 
-export function commandHelp({ name, operands, says, options, examples }: Command): string {
+export function commandHelp({ name, operands, says, options, examples }: Command, terminal: Terminal): string {
+  const width = helpWidth(terminal)
   const own = optionRows(options)
-  return `holdfast ${name}: ${says}.
+  return `${wrapped(`holdfast ${name}: ${says}.`, width).join('\n')}
 
-Usage: holdfast ${name}${operands ? ` ${operands}` : ''} [options]
+${usageOf(name, operands)}
 
 Options:
-${aligned([...own, ...optionRows(globalOptions).slice(0, 2)])}
+${aligned([...own, ...optionRows(globalOptions).slice(0, 2)], width)}
 
 Examples:
 ${examples.map((example) => `  ${example}`).join('\n')}`
@@ -56,7 +59,27 @@ function optionRows(options: Readonly<Record<string, Option>>): [string, string]
   ])
 }
 
-function aligned(rows: readonly (readonly [string, string])[]): string {
-  const width = Math.max(...rows.map(([left]) => left.length))
-  return rows.map(([left, right]) => `  ${left.padEnd(width)}  ${right}`).join('\n')
+/** One line for each verb of a command that has any. */
+function usageOf(name: string, operands: string): string {
+  const forms = operands.split(' | ').map((form) => `holdfast ${name} ${form}`.trimEnd())
+  return forms.map((form, i) => `${i === 0 ? 'Usage:' : '      '} ${form} [options]`).join('\n')
+}
+
+/** Help that goes to a pager or a file has the usual width of a terminal. */
+function helpWidth({ width }: Terminal): number {
+  return Number.isFinite(width) ? Math.min(width, 100) : 80
+}
+
+const leftMax = 26
+
+/** Two columns. The text of a long entry begins on the line below it. */
+function aligned(rows: readonly (readonly [string, string])[], width: number): string {
+  const left = Math.min(leftMax, Math.max(...rows.map(([entry]) => entry.length)))
+  const indent = ' '.repeat(left + 4)
+  return rows
+    .map(([entry, says]) => {
+      const text = wrapped(says, width - indent.length).join(`\n${indent}`)
+      return entry.length <= left ? `  ${entry.padEnd(left)}  ${text}` : `  ${entry}\n${indent}${text}`
+    })
+    .join('\n')
 }

@@ -1,12 +1,12 @@
 import type { Pickup } from '../batch/inbox.ts'
 import { HoldfastError } from '../errors.ts'
-import { type Answer, type Call, type Command, given, notFound, parseJson, UsageError } from './command.ts'
+import { type Answer, type Call, type Command, given, notFound, ownValue, parseJson, UsageError } from './command.ts'
 import { compactJson, oneLine, type Terminal } from './terminal.ts'
 
 export const inbox: Command = {
   name: 'inbox',
-  operands: 'list <inbox> | accept <inbox> <id> | reject <inbox> <id>',
-  says: 'list what handlers have offered, and accept or reject it',
+  operands: 'list [inbox] | accept <inbox> <id> | reject <inbox> <id>',
+  says: 'list inboxes, or what handlers have offered in one, and accept or reject it',
   options: {
     result: { value: 'json', says: 'accept: the result of the job' },
     outcome: { value: 'text', says: 'accept: the outcome of the job, a label' },
@@ -15,13 +15,18 @@ export const inbox: Command = {
     limit: { value: 'n', says: 'list: how many at most; 50 unless given' },
     after: { value: 'cursor', says: 'list: the next page, with the cursor that the page before printed' },
   },
-  examples: ['holdfast inbox list extracted', 'holdfast inbox accept extracted 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'],
+  examples: [
+    'holdfast inbox list',
+    'holdfast inbox list extracted',
+    'holdfast inbox accept extracted 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80',
+  ],
 
   async run(call) {
     const [verb = '', ...operands] = call.operands
-    const action = actions[verb]
+    const action = ownValue(actions, verb)
     if (!action) throw new UsageError(`inbox takes list, accept or reject; got "${verb}".`)
-    if (operands.length !== action.operands) throw new UsageError(`Write: ${action.usage}`)
+    if (operands.length < (action.min ?? action.operands) || operands.length > action.operands)
+      throw new UsageError(`Write: ${action.usage}`)
     return action.run({ ...call, operands })
   },
 }
@@ -29,17 +34,27 @@ export const inbox: Command = {
 interface Action {
   readonly usage: string
   readonly operands: number
+  /** If it takes fewer operands, too. */
+  readonly min?: number
   run(call: Call): Promise<Answer>
 }
 
 const actions: Readonly<Record<string, Action>> = {
-  list: { usage: 'holdfast inbox list <inbox>', operands: 1, run: list },
+  list: { usage: 'holdfast inbox list [inbox]', operands: 1, min: 0, run: list },
   accept: { usage: 'holdfast inbox accept <inbox> <id> [--result json]', operands: 2, run: accept },
   reject: { usage: 'holdfast inbox reject <inbox> <id> --reason text', operands: 2, run: reject },
 }
 
-async function list({ open, operands: [name = ''], options, terminal }: Call): Promise<Answer> {
+async function list({ open, operands: [name], options, terminal }: Call): Promise<Answer> {
   const filter = given({ limit: options.number('limit') ?? 50, after: options.text('after') })
+  if (name === undefined) {
+    const found = await (await open()).inboxes(filter)
+    const further = found.next === null ? '' : `\n${terminal.paint('dim', `There are more: add --after ${found.next}`)}`
+    return {
+      data: found,
+      text: found.inboxes.length === 0 ? 'No inbox has offers.' : found.inboxes.join('\n') + further,
+    }
+  }
   const page = await (await open()).inbox(name).page(filter)
   const more = page.next === null ? '' : `\n${terminal.paint('dim', `There are more: add --after ${page.next}`)}`
   const text = page.pickups.length === 0 ? `Inbox ${name} is empty.` : tableOf(page.pickups, terminal) + more

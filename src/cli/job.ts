@@ -51,11 +51,7 @@ function factsOf(info: JobInfo, terminal: Terminal): string {
     ['result', info.state === 'done' && prettyJson(info.result)],
     ['error', info.error && terminal.paint('red', errorText(info.error))],
   ]
-  const shown = facts.filter((fact): fact is [string, string] => typeof fact[1] === 'string')
-  const width = Math.max(...shown.map(([name]) => name.length)) + 2
-  return shown
-    .map(([name, text]) => terminal.paint('dim', name.padEnd(width)) + text.replaceAll('\n', `\n${' '.repeat(width)}`))
-    .join('\n')
+  return terminal.facts(facts.filter((fact): fact is [string, string] => typeof fact[1] === 'string'))
 }
 
 function progressText({ value, message }: NonNullable<JobInfo['progress']>): string {

@@ -1,5 +1,5 @@
 import type { KvValue } from '../kv/kv.ts'
-import { type Answer, type Call, type Command, given, parseJson, UsageError } from './command.ts'
+import { type Answer, type Call, type Command, given, ownValue, parseJson, UsageError } from './command.ts'
 import { compactJson, oneLine, prettyJson, type Terminal } from './terminal.ts'
 
 type Entry = KvValue & { readonly key: string }
@@ -18,7 +18,7 @@ export const kv: Command = {
 
   async run(call) {
     const [verb = '', ...operands] = call.operands
-    const action = actions[verb]
+    const action = ownValue(actions, verb)
     if (!action) throw new UsageError(`kv takes get, put, delete or scan; got "${verb}".`)
     if (operands.length < action.min || operands.length > action.max) throw new UsageError(`Write: ${action.usage}`)
     return action.run({ ...call, operands })
@@ -42,7 +42,7 @@ const actions: Readonly<Record<string, Action>> = {
 async function get({ open, operands: [key = ''] }: Call): Promise<Answer> {
   const entry = await (await open()).kv.get(key)
   if (!entry) return { data: null, text: `There is no key ${oneLine(key)}.`, isMissing: true }
-  return { data: { key, ...entry }, text: prettyJson(entry.value) }
+  return { data: { key, ...entry }, text: prettyJson(entry.value), isVerbatim: true }
 }
 
 async function put({ open, operands: [key = '', json = ''], options }: Call): Promise<Answer> {

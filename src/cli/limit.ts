@@ -4,6 +4,7 @@ import type { Limit } from '../job/record.ts'
 import type { LimitOverrideFields, LimitOverrideOptions, RateOptions } from '../queue/limit.ts'
 import { span } from '../runtime/duration.ts'
 import { type Command, given, type Options, UsageError } from './command.ts'
+import { isAnswer, knownQueue } from './known-queue.ts'
 
 export const limit: Command = {
   name: 'limit',
@@ -26,9 +27,11 @@ export const limit: Command = {
   async run({ open, operands: [queue = ''], options }) {
     const override = overrideOf(options)
     const holdfast = await open()
+    const found = await knownQueue(holdfast, queue)
+    if (isAnswer(found)) return found
     if (override !== undefined) await holdfast.overrideLimit(queue, override)
-    const info = (await holdfast.queues()).find(({ name }) => name === queue)
-    if (info === undefined) return { data: null, text: `There is no queue ${queue}.`, isMissing: true }
+    const info = override === undefined ? found : await knownQueue(holdfast, queue)
+    if (isAnswer(info)) return info
     const { limit, keyLimit, limitOverride } = info
     return { data: { queue, limit, keyLimit, limitOverride }, text: `${queue}: ${limitsText(info)}.` }
   },

@@ -71,32 +71,35 @@ async function main(args: readonly string[]): Promise<number> {
     return await dispatch(args, isJson)
   } catch (error) {
     const text = isJson ? JSON.stringify({ error: errorData(error) }, null, 2) : `holdfast: ${errorText(error)}`
-    console.error(hidePasswords(text))
+    const terminal = new Terminal(process.stderr, Date.now())
+    terminal.output(hidePasswords(isJson ? text : terminal.fit(text)))
     return error instanceof UsageError ? 2 : 1
   }
 }
 
 async function dispatch(args: readonly string[], isJson: boolean): Promise<number> {
+  const terminal = new Terminal(process.stdout, Date.now())
   const { name, values: loose } = commandIn(args)
   const command = commands.find((each) => each.name === name)
   if (loose['version'] === true) return print(version())
   if (name !== undefined && !command) throw new UsageError(`There is no command "${name}"; holdfast --help lists them.`)
-  if (!command) return loose['help'] === true ? print(helpText(commands)) : printUsage()
-  if (loose['help'] === true) return print(commandHelp(command))
+  if (!command) return loose['help'] === true ? print(helpText(commands, terminal)) : printUsage()
+  if (loose['help'] === true) return print(commandHelp(command, terminal))
 
   const { values, operands } = parse(args, command)
   const url = (values['store'] as string | undefined) ?? process.env['HOLDFAST_STORE']
-  const terminal = new Terminal(process.stdout, Date.now())
-  await using store = new LazyStore(url, { mayCreate: command.mayCreate?.(operands) ?? false })
+  const note = (text: string) => printTo(process.stderr, `holdfast: ${text}`)
+  await using store = new LazyStore(url, { mayCreate: command.mayCreate?.(operands) ?? false, note })
   const answer = await command.run({
     url,
     open: (options) => store.open(options),
     operands,
     options: new Options(values),
     terminal,
-    print: (data, text) => console.log(isJson ? JSON.stringify(data) : text),
+    print: (data, text) => terminal.output(isJson ? JSON.stringify(data) : terminal.fit(text)),
+    note,
   })
-  return answer === null ? 0 : printAnswer(answer, isJson)
+  return answer === null ? 0 : printAnswer(answer, { isJson, terminal })
 }
 
 /** The command's name may come after options. So the first parse knows the options of all commands and refuses nothing. */
@@ -149,20 +152,32 @@ function parserOptions(options: Command['options']): ParseArgsOptionsConfig {
 }
 
 function print(text: string): number {
-  console.log(text)
+  printTo(process.stdout, text)
   return 0
 }
 
 function printUsage(): number {
-  console.error(helpText(commands))
+  const terminal = new Terminal(process.stderr, Date.now())
+  terminal.output(helpText(commands, terminal))
   return 2
 }
 
-function printAnswer({ data, text, isMissing = false, hasFailed = false }: Answer, isJson: boolean): number {
-  if (isJson) console.log(JSON.stringify(data, null, 2))
-  else if (isMissing) console.error(`holdfast: ${text}`)
-  else console.log(text)
+interface Printing {
+  readonly isJson: boolean
+  readonly terminal: Terminal
+}
+
+function printAnswer(answer: Answer, { isJson, terminal }: Printing): number {
+  const { data, text, isVerbatim = false, isMissing = false, hasFailed = false } = answer
+  if (isJson) terminal.output(JSON.stringify(data, null, 2))
+  else if (isMissing) printTo(process.stderr, `holdfast: ${text}`)
+  else terminal.output(isVerbatim ? text : terminal.fit(text))
   return isMissing || hasFailed ? 1 : 0
+}
+
+function printTo(stream: NodeJS.WriteStream, text: string): void {
+  const terminal = new Terminal(stream, Date.now())
+  terminal.output(terminal.fit(text))
 }
 
 function errorText(error: unknown): string {

@@ -35,7 +35,7 @@ function fromOf({ options }: Call): number {
 
 function print(schema: Schema, from: number, uses: RoleUses): Answer {
   const sql = migrationScript(schema, { from, uses }).trimEnd()
-  return { data: { schema: schema.name, from, to: steps.length, sql }, text: sql }
+  return { data: { schema: schema.name, from, to: steps.length, sql }, text: sql, isVerbatim: true }
 }
 
 async function bringUpAt(url: string, schema: Schema, uses: RoleUses): Promise<Answer> {

@@ -1,5 +1,6 @@
 import type { PurgeState } from '../store/store.ts'
 import type { Command } from './command.ts'
+import { isAnswer, knownQueue } from './known-queue.ts'
 
 export const purge: Command = {
   name: 'purge',
@@ -10,7 +11,10 @@ export const purge: Command = {
 
   async run({ open, operands: [queue = ''], options }) {
     const states = options.texts('state') as readonly PurgeState[]
-    const { deleted } = await (await open()).purge(queue, states.length > 0 ? { states } : {})
+    const holdfast = await open()
+    const found = await knownQueue(holdfast, queue)
+    if (isAnswer(found)) return found
+    const { deleted } = await holdfast.purge(queue, states.length > 0 ? { states } : {})
     return { data: { queue, deleted }, text: `Deleted ${deleted} ${deleted === 1 ? 'job' : 'jobs'} of ${queue}.` }
   },
 }

@@ -1,4 +1,5 @@
 import type { Command } from './command.ts'
+import { isAnswer, knownQueue } from './known-queue.ts'
 import { shownState } from './pause.ts'
 
 export const resume: Command = {
@@ -10,6 +11,8 @@ export const resume: Command = {
 
   async run({ open, operands: [queue = ''] }) {
     const holdfast = await open()
+    const found = await knownQueue(holdfast, queue)
+    if (isAnswer(found)) return found
     await holdfast.resume(queue)
     return shownState(holdfast, queue, 'Resumed')
   },

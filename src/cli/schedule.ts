@@ -1,5 +1,5 @@
 import type { Holdfast } from '../holdfast.ts'
-import { type Answer, type Command, UsageError } from './command.ts'
+import { type Answer, type Command, ownValue, UsageError } from './command.ts'
 
 export const schedule: Command = {
   name: 'schedule',
@@ -9,7 +9,7 @@ export const schedule: Command = {
   examples: ['holdfast schedule pause nightly-report', 'holdfast schedule run nightly-report'],
 
   async run({ open, operands: [verb = '', name, ...rest] }) {
-    const action = actions[verb]
+    const action = ownValue(actions, verb)
     if (!action) throw new UsageError(`schedule takes pause, resume, run or remove; got "${verb}".`)
     if (name === undefined || rest.length > 0) throw new UsageError(`Write: holdfast schedule ${verb} <name>`)
     return action(await open(), name)

@@ -7,14 +7,19 @@ import { type ErrorFacts, HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { isPostgresUrl, postgresAddress, withoutPassword } from '../store/postgres/connection/address.ts'
 import { Schema } from '../store/postgres/schema/schema.ts'
-import { UsageError } from './command.ts'
+import { type Call, UsageError } from './command.ts'
+
+interface Rule {
+  readonly mayCreate: boolean
+  readonly note: Call['note']
+}
 
 /** A store that is opened on first use, and closed only if it was opened. */
 export class LazyStore implements AsyncDisposable {
   readonly #open: (readOnly: boolean) => Promise<Holdfast>
   #opened: Promise<Holdfast> | undefined
 
-  constructor(url: string | undefined, rule: { readonly mayCreate: boolean }) {
+  constructor(url: string | undefined, rule: Rule) {
     this.#open = (readOnly) => openStore(url, { ...rule, readOnly })
   }
 
@@ -31,12 +36,12 @@ export class LazyStore implements AsyncDisposable {
 
 async function openStore(
   named: string | undefined,
-  { mayCreate, readOnly }: { readonly mayCreate: boolean; readonly readOnly: boolean },
+  { mayCreate, note, readOnly }: Rule & { readonly readOnly: boolean },
 ): Promise<Holdfast> {
   const url = requireUrl(named)
   const { isThere, place, error } = await checkStore(url)
   if (!isThere && !mayCreate) throw error
-  if (!isThere) console.error(`holdfast: creating a new ${place}`)
+  if (!isThere) note(`creating a new ${place}`)
   const { open } = await import('../open.ts')
   return open(url, { readOnly })
 }

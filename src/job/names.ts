@@ -103,6 +103,15 @@ export function checkOptions(options: unknown, what: string, names: readonly str
   }
 }
 
+/** Options that a call cannot do without, each with an example: the sentence names the call and says what to write. */
+export function checkGiven(options: object, call: string, examples: Readonly<Record<string, string>>): void {
+  for (const [option, example] of Object.entries(examples)) {
+    if (Reflect.get(options, option) !== undefined) continue
+    const sentence = `${call} needs the option ${option}: write ${option}: ${example}.`
+    throw new HoldfastError('INVALID_OPTION', sentence, { option })
+  }
+}
+
 export function checkBoolean(value: unknown, option: string): boolean {
   if (typeof value === 'boolean') return value
   throw new HoldfastError('INVALID_OPTION', `${option} is true or false; got ${show(value)}.`, { option, value })

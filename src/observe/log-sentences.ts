@@ -5,6 +5,10 @@
 // - `debug`: single jobs.
 //
 // A sentence names job, queue and worker. It never contains a payload or a result.
+//
+// FIELDS. No fact has a name that a logger uses for itself: `level`, `time`, `msg`, `pid`, `hostname`, `name` and `id` of pino
+// and bunyan, `message` and `timestamp` of winston. A second field of that name in one line of JSON hides the first. So the id
+// of a job is `job`, the name of a batch is `batchName`, and what a handler logs is inside `facts`.
 
 import { isHoldfastError } from '../errors.ts'
 import type { EventName, HoldfastEvents, JobFacts } from '../events.ts'
@@ -47,7 +51,7 @@ export const wording: Wording = {
   },
   'job.log': {
     level: 'info',
-    say: (event) => ({ message: event.message, facts: { ...event.facts, ...jobFacts(event) }, kind: null }),
+    say: (event) => ({ message: event.message, facts: { ...jobFacts(event), facts: event.facts }, kind: null }),
   },
   'job.done': {
     level: 'debug',
@@ -180,7 +184,7 @@ export const wording: Wording = {
     say: ({ batch, name, added, duplicates, durationMs }) => {
       const skipped = duplicates === 0 ? '' : `, ${count(duplicates, 'duplicate')} skipped`
       const message = `Batch ${name} (${batch}) was submitted: ${count(added, 'item')} added${skipped}, in ${time(durationMs)}.`
-      return { message, facts: { batch, name, added, duplicates, durationMs }, kind: null }
+      return { message, facts: { batch, batchName: name, added, duplicates, durationMs }, kind: null }
     },
   },
   'batch.closed': batchControl('closed'),
@@ -194,7 +198,8 @@ export const wording: Wording = {
     say: ({ batch, name, state, round }) => {
       const again = round === 1 ? '' : ` in round ${round}`
       const how = state === 'done' ? 'is done' : 'was cancelled, and its last item has ended'
-      return { message: `Batch ${name} (${batch}) ${how}${again}.`, facts: { batch, name, state, round }, kind: null }
+      const facts = { batch, batchName: name, state, round }
+      return { message: `Batch ${name} (${batch}) ${how}${again}.`, facts, kind: null }
     },
   },
 
@@ -202,7 +207,7 @@ export const wording: Wording = {
     level: 'warn',
     say: ({ id, queue, onDead, reason }) => ({
       message: `No death notice for job ${id} of queue ${queue} was enqueued in queue ${onDead}: ${reason}`,
-      facts: { id, queue, onDead, reason },
+      facts: { job: id, queue, onDead, reason },
       kind: `dropped notices of queue ${queue}`,
     }),
   },
@@ -298,7 +303,7 @@ export const wording: Wording = {
     level: 'debug',
     say: ({ schedule, queue, id, slot, lateMs }) => ({
       message: `Schedule ${schedule} fired its slot of ${slot.toISOString()}, ${time(lateMs)} late, and enqueued job ${id} of queue ${queue}.`,
-      facts: { schedule, queue, id, slot, lateMs },
+      facts: { schedule, queue, job: id, slot, lateMs },
       kind: `firings of schedule ${schedule}`,
     }),
   },
@@ -413,7 +418,7 @@ function batchControl(done: string): Words<BatchControlName> {
       const caller = by === null ? '' : ` by ${by}`
       const why = reason === null ? '' : ` (${reason})`
       const message = `Batch ${name} (${batch}) was ${done}${caller}${why}.`
-      return { message, facts: { batch, name, by, reason, state }, kind: null }
+      return { message, facts: { batch, batchName: name, by, reason, state }, kind: null }
     },
   }
 }
@@ -428,7 +433,7 @@ function ofJob(event: JobFacts, message: string, plural: string, facts: LogFacts
 }
 
 function jobFacts({ id, queue, attempt, maxAttempts, worker }: JobFacts): LogFacts {
-  return { id, queue, attempt, maxAttempts, worker }
+  return { job: id, queue, attempt, maxAttempts, worker }
 }
 
 function theJob({ id, queue }: JobFacts, noun: 'Job' | 'job' = 'Job'): string {

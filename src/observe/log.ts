@@ -1,9 +1,10 @@
 // From events to log lines. It listens only to events of levels that the logger writes, so that the others cost nothing.
 
 import type { EventName, Events, HoldfastEvents } from '../events.ts'
+import { escapeControls } from '../runtime/printable.ts'
 import { FloodGuard } from './flood-guard.ts'
-import { sayMore, wording } from './log-sentences.ts'
-import { checkLogger, type Logger, type LogLevel, type LogSink, sinkOf } from './logger.ts'
+import { type LogLine, sayMore, wording } from './log-sentences.ts'
+import { checkLogger, type LogFacts, type Logger, type LogLevel, type LogSink, sinkOf } from './logger.ts'
 
 /** The most lines of one kind in a second. */
 const linesPerSecond = 10
@@ -52,7 +53,7 @@ class Log {
       if (!this.#sink.takes(level) || this.#isWorthTelling[name]?.(event) === false) return
       const line = say(event)
       if (line === null || !(line.kind === null || this.#guard.admits(level, line.kind))) return
-      this.#sink.write(level, line.message, line.facts)
+      this.#write(level, line)
     })
     return [stop]
   }
@@ -61,11 +62,15 @@ class Log {
     this.#guard.endSecond()
   }
 
+  /** Every line passes here. A message may contain text of strangers, so a console must not execute it. */
+  #write(level: LogLevel, { message, facts }: LogLine): void {
+    this.#sink.write(level, escapeControls(message), inWholeMs(facts))
+  }
+
   /** Called by a timer, where an error of the logger would be uncaught. */
   #logMore(level: LogLevel, kind: string, held: number): void {
-    const { message, facts } = sayMore(kind, held)
     try {
-      this.#sink.write(level, message, facts)
+      this.#write(level, sayMore(kind, held))
     } catch (error) {
       process.emitWarning(error instanceof Error ? error : String(error), 'HoldfastListenerWarning')
     }
@@ -78,4 +83,13 @@ class Log {
     this.#heartbeatFailedAt.set(worker, now)
     return now - before < heartbeatMemoryMs
   }
+}
+
+/** Durations are measured in fractions of a microsecond. A line of a log has whole milliseconds. */
+function inWholeMs(facts: LogFacts): LogFacts {
+  const round = ([name, fact]: [string, unknown]) => [
+    name,
+    typeof fact === 'number' && name.endsWith('Ms') ? Math.round(fact) : fact,
+  ]
+  return Object.fromEntries(Object.entries(facts).map(round))
 }

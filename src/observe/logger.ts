@@ -1,9 +1,10 @@
 // The target of log lines: the given logger, or stderr. Loggers have one of two argument orders, which is determined once:
 // `console`, winston and most others take the message first, pino and bunyan take the facts first.
 
-import { stripVTControlCharacters, styleText } from 'node:util'
+import { styleText } from 'node:util'
 import { HoldfastError } from '../errors.ts'
 import { show } from '../runtime/duration.ts'
+import { oneLine } from '../runtime/printable.ts'
 
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error'
 export type LogFacts = Readonly<Record<string, unknown>>
@@ -55,7 +56,7 @@ export function stderrSink(stream: NodeJS.WriteStream): LogSink {
     takes: () => true,
     write: (level, message) => {
       const label = styleText(level === 'error' ? 'red' : 'yellow', `holdfast ${level}:`, { stream })
-      stream.write(`${new Date().toISOString()} ${label} ${onOneLine(message)}\n`)
+      stream.write(`${new Date().toISOString()} ${label} ${shortened(oneLine(message))}\n`)
     },
   }
 }
@@ -74,9 +75,6 @@ function isLogger(logger: unknown): boolean {
   return aboveDebug.every((level) => typeof (logger as Foreign)[level] === 'function')
 }
 
-/** Error messages may contain anything: line breaks and control sequences of terminals are removed. */
-function onOneLine(message: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what it is about
-  const line = stripVTControlCharacters(message).replace(/[\u0000-\u0020\u007f-\u009f\u2028\u2029]+/g, ' ')
+function shortened(line: string): string {
   return line.length > lineMax ? `${line.slice(0, lineMax)}…` : line
 }

@@ -5,7 +5,7 @@ import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { HoldfastError } from '../errors.ts'
 import type { Backoff } from '../job/backoff.ts'
 import { bounds, defaults } from '../job/bounds.ts'
-import { checkInteger, checkNumber, checkOptions, checkQueueName } from '../job/names.ts'
+import { checkGiven, checkInteger, checkNumber, checkOptions, checkQueueName } from '../job/names.ts'
 import type { QueueSettings } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { type KeyOf, type LimitOption, type Limits, toLimits } from './limit.ts'
@@ -193,6 +193,7 @@ function toSettings(
 
 function onDeadQueue(onDead: NonNullable<BehaviourOptions['onDead']>): string {
   checkOptions(onDead, 'onDead', ['queue'])
+  checkGiven(onDead, 'onDead of a queue', { queue: "'dead-letters'" })
   const { queue } = onDead
   return checkQueueName(typeof queue === 'object' && queue !== null ? queue.name : queue)
 }

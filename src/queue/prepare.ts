@@ -6,7 +6,7 @@ import { HoldfastError, isHoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { byteLength, canonicalJson, encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
-import { checkBoolean, checkInteger, checkJobId, checkKey, checkOptions, checkTime } from '../job/names.ts'
+import { checkBoolean, checkGiven, checkInteger, checkJobId, checkKey, checkOptions, checkTime } from '../job/names.ts'
 import type { Dedup, NewJob } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
@@ -99,6 +99,7 @@ function limitKeyFor({ name, keyOf }: AnyDefinition, payload: unknown, { limitKe
 
 function toDedup(options: DedupOptions): Dedup {
   checkOptions(options, 'dedup', ['key', 'scope', 'replace'])
+  checkGiven(options, 'dedup of an enqueue', { key: "'user-1'" })
   const { key, scope = 'live', replace = false } = options
   return {
     key: checkKey(key, 'dedup.key'),

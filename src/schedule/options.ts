@@ -3,7 +3,7 @@
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { byteLength } from '../job/codec.ts'
-import { checkOptions } from '../job/names.ts'
+import { checkGiven, checkOptions } from '../job/names.ts'
 import { type AnyDefinition, type QueueDefinition, toDefinition } from '../queue/definition.ts'
 import { type EnqueueOptions, prepareJob } from '../queue/prepare.ts'
 import { show } from '../runtime/duration.ts'
@@ -35,6 +35,7 @@ const optionNames = ['cron', 'timeZone', 'queue', 'payload', 'missed', ...jobOpt
 
 export async function checkSchedule(options: ScheduleOptions): Promise<CheckedSchedule> {
   checkOptions(options, 'schedule options', optionNames)
+  checkGiven(options, 'holdfast.schedule', { cron: "'30 2 * * *'", queue: "'reports'" })
   const { cron, timeZone = 'UTC', queue, payload, missed = 'skip', ...jobOptions } = options
   const times = checkCron(cron, timeZone)
   if (!policies.includes(missed)) {

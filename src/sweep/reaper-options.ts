@@ -1,6 +1,6 @@
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
-import { checkInteger, checkOptions } from '../job/names.ts'
+import { checkGiven, checkInteger, checkOptions } from '../job/names.ts'
 import type { FollowUp } from '../queue/effects.ts'
 import type { DedupOptions } from '../queue/prepare.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
@@ -38,6 +38,11 @@ export interface ReaperPlan {
 
 export function toReaperPlan(options: ReaperOptions): ReaperPlan {
   checkOptions(options, 'reaper options', ['every', 'find', 'enqueue', 'batch', 'timeout'])
+  checkGiven(options, 'holdfast.reaper', {
+    every: "'1m'",
+    find: '() => a list of rows',
+    enqueue: '(row) => ({ queue, payload })',
+  })
   const { every, find, enqueue, batch = 1_000, timeout = '1m' } = options
   return {
     everyMs: toMs(every, 'every', { min: 10 }),

@@ -166,6 +166,7 @@ test('explain says in one sentence why a job is in its state', async () => {
   assert.equal((await world.json('explain', id)).why, 'queue-paused')
   assert.match((await world.holdfast('workers')).stdout, /^No worker has reported within the last minute/)
   assert.match((await world.holdfast('inbox', 'list', 'extracted')).stdout, /^Inbox extracted is empty/)
+  assert.equal((await world.holdfast('inbox', 'list')).stdout, 'No inbox has offers.\n')
 })
 
 test('without a store the error says how to name one', async () => {

@@ -88,6 +88,32 @@ export function doctorTests(inWorld: InWorld): void {
     )
 
     test(
+      'tells of dead jobs without a warning: how many in which queue, when the last one died and of what, and what to do',
+      inWorld(async ({ holdfast, clock }) => {
+        const told = async () => (await holdfast.doctor()).filter(({ id }) => id === 'dead-jobs')
+        assert.deepEqual(await told(), [])
+        await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
+        await holdfast.queue('post').enqueue(3)
+        await (await claimOne(holdfast, 'mail')).dead(new Error('no such address'))
+        await (await claimOne(holdfast, 'post')).dead(new Error('no stamp.\nat all'))
+        await clock.advance(hour)
+        await (await claimOne(holdfast, 'mail')).dead(new Error('no answer'))
+        const diedAt = clock.now()
+        await clock.advance(10 * minute)
+        const [mail, post, ...rest] = await told()
+        assert.deepEqual(rest, [])
+        assert.deepEqual([mail?.severity, post?.severity], ['fine', 'fine'])
+        assert.equal(mail?.sentence, '2 dead jobs in queue mail, the last one 10 min ago: no answer.')
+        assert.equal(post?.sentence, '1 dead job in queue post, the last one 1.2 h ago: no stamp.')
+        assert.match(mail?.fix ?? '', /holdfast jobs --queue mail --state dead .* holdfast requeue --queue mail/)
+        assert.deepEqual(mail?.facts, { queue: 'mail', dead: 2, diedAt, error: 'no answer' })
+        await holdfast.requeueAll({ queue: 'mail' })
+        await holdfast.purge('post')
+        assert.deepEqual(await told(), [])
+      }),
+    )
+
+    test(
       'reports schedules that are not fired, schedules that no code declares any more, and entries that are no schedule',
       inWorld(async ({ holdfast, another, clock }) => {
         const named = async (client: Holdfast) =>

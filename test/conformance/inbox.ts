@@ -27,6 +27,31 @@ export function inboxTests(inWorld: InWorld): void {
     )
 
     test(
+      'inboxes with offers are listed in pages, and one without offers is not',
+      inWorld(async ({ holdfast }) => {
+        assert.deepEqual(await holdfast.inboxes(), { inboxes: [], next: null })
+        const names = ['a.b', 'a', 'ab', 'extracted', 'z-1'] // by their keys, in which a slash follows the name
+        await holdfast.kv.put('holdfast.inbox.aa', 'of the application')
+        await holdfast.queue<string>('mail').enqueueMany([...names, ...names].map((payload) => ({ payload })))
+        const worker = holdfast.work<string>('mail', (job) => job.offer(1, { inbox: job.payload }), { concurrency: 1 })
+        let offers = 0
+        await new Promise<void>((resolve) =>
+          holdfast.on('job.snoozed', () => (++offers === 10 ? resolve() : undefined)),
+        )
+        await worker.stop()
+        assert.deepEqual(await holdfast.inboxes(), { inboxes: names, next: null })
+        const first = await holdfast.inboxes({ limit: 2 })
+        assert.deepEqual(first, { inboxes: names.slice(0, 2), next: 'a' })
+        const rest = await holdfast.inboxes({ limit: 3, after: first.next as string })
+        assert.deepEqual(rest, { inboxes: names.slice(2), next: null })
+        for await (const pickup of holdfast.inbox('ab')) await pickup.accept()
+        const left = names.filter((name) => name !== 'ab')
+        assert.deepEqual((await holdfast.inboxes()).inboxes, left)
+        await rejects(holdfast.inboxes({ after: 'no/name' }), 'INVALID_NAME')
+      }),
+    )
+
+    test(
       'an accept makes the job done with result, outcome and effects, and finishes its batch, in one transaction',
       inWorld(async ({ holdfast, another }) => {
         const { batch, pickup } = await offered(holdfast, 1)

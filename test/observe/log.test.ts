@@ -15,6 +15,10 @@ const run = {
 }
 const dead: HoldfastEvents['job.dead'] = { ...run, ending: 'failed', error: { message: 'refused', name: 'Error' } }
 
+const { id: job, ...rest } = run
+/** A job has its id in `job`. */
+const logged = { job, ...rest }
+
 type Written = [level: string, message: string, facts: Record<string, unknown>]
 
 function setup() {
@@ -46,7 +50,7 @@ test('a logger gets a sentence and its fields, at the level of the event', () =>
   assert.deepEqual(written[0], [
     'error',
     'Job 018f0000-0000-7000-8000-000000000001 of queue mail is dead: attempt 5 of 5 failed: refused.',
-    { ...run, ending: 'failed', error: { message: 'refused', name: 'Error', stack: undefined } },
+    { ...logged, ending: 'failed', error: { message: 'refused', name: 'Error', stack: undefined } },
   ])
   assert.equal(written[1]?.[0], 'debug')
   assert.match(written[1]?.[1] ?? '', /is done as saved after 12 ms\.$/)
@@ -165,23 +169,84 @@ test('a flood of one kind is summarised in one line, and hides no other kind', (
 test('lines of a handler are never suppressed, and cannot claim to be of another job', () => {
   const { events, written, logger } = setup()
   logTo(events, logger)
-  for (let i = 0; i < 50; i++) events.emit('job.log', { ...run, message: `line ${i}`, facts: { id: 'mine', page: i } })
+  for (let i = 0; i < 50; i++) events.emit('job.log', { ...run, message: `line ${i}`, facts: { job: 'mine', page: i } })
   assert.equal(written.length, 50)
-  const { durationMs: _, ...job } = run
-  assert.deepEqual(written[7], ['info', 'line 7', { ...job, page: 7 }])
+  const { durationMs: _, ...own } = logged
+  assert.deepEqual(written[7], ['info', 'line 7', { ...own, facts: { job: 'mine', page: 7 } }])
 })
 
 test('an error message neither breaks the line nor contains terminal control sequences', () => {
   const stream = new PassThrough()
   stderrSink(stream as unknown as WriteStream).write(
     'error',
-    `one\nholdfast error: two \u001b[31mred\u001b[0m \u0007 ${'x'.repeat(5_000)}`,
+    `one\nholdfast error: two \u001b[31mred\u001b[0m \u0007 \u202e\u009b ${'x'.repeat(5_000)}`,
     {},
   )
   const text = String(stream.read())
-  assert.match(text, /^\S+ holdfast error: one holdfast error: two red x+…\n$/)
+  assert.match(
+    text,
+    /^\S+ holdfast error: one holdfast error: two \\u001b\[31mred\\u001b\[0m \\u0007 \\u202e\\u009b x+…\n$/,
+  )
   assert.ok(text.length < 1_100)
 })
+
+test('a logger gets no control character and no bidirectional override in a message', () => {
+  const { events, messages, logger } = setup()
+  logTo(events, logger)
+  events.emit('job.dead', { ...dead, error: { message: 'a\u202eb\u009b31m\u001b[8mc\nd' } })
+  assert.match(messages()[0] ?? '', /failed: a\\u202eb\\u009b31m\\u001b\[8mc\nd\.$/)
+})
+
+test('durations are whole milliseconds in the fields of every line', () => {
+  const { events, written, logger } = setup()
+  logTo(events, logger)
+  events.emit('job.done', { ...run, durationMs: 19_999.494731000003, outcome: null, warning: null })
+  events.emit('job.started', { ...run, createdAt: new Date(0), waitedMs: 0.4 })
+  events.emit('store.up', { by: 'worker w1', awayMs: 12_400.6 })
+  events.emit('thread.freed', { ...run, thread: 7, stuckMs: 9_000.5, stuck: 1 })
+  const durations = written.map(([, , { durationMs, waitedMs, awayMs, stuckMs }]) => [
+    ...[durationMs, waitedMs, awayMs, stuckMs].filter((ms) => ms !== undefined),
+  ])
+  assert.deepEqual(durations, [[19_999], [0], [12_401], [9_001]])
+})
+
+test('no field of a line has a name that pino, bunyan or winston uses for itself', () => {
+  const reserved = ['level', 'time', 'msg', 'pid', 'hostname', 'name', 'id', 'v', 'src', 'message', 'timestamp']
+  const { written, logger } = setup()
+  const listeners: ((event: never) => void)[] = []
+  const on = (_: string, listener: (event: never) => void) => {
+    listeners.push(listener)
+    return () => undefined
+  }
+  const stop = logTo({ on } as Pick<Events, 'on'>, logger)
+  for (const listener of listeners) listener(anything() as never)
+  stop()
+  assert.ok(listeners.length > 30)
+  assert.ok(written.length > 30, `${written.length} lines`)
+  const used = new Set(written.flatMap(([, , facts]) => Object.keys(facts)))
+  assert.deepEqual(
+    reserved.filter((name) => used.has(name)),
+    [],
+  )
+})
+
+/** An event that has every field: a list, a count, a text, a time and an object at once. */
+function anything(): unknown {
+  const texts = {
+    message: 'refused',
+    toISOString: () => '2030-01-31T09:00:00.000Z',
+    join: () => 'a',
+    toFixed: () => '1',
+  }
+  return new Proxy(
+    Object.assign(() => 1, texts),
+    {
+      get: (target, name) => (name === Symbol.toPrimitive ? () => 1 : (Reflect.get(target, name) ?? anything())),
+      ownKeys: () => [],
+      getOwnPropertyDescriptor: () => undefined,
+    },
+  )
+}
 
 test('colours are for terminals, and not with NO_COLOR', () => {
   const isColoured = (isTTY: boolean, env: NodeJS.ProcessEnv) => {
@@ -230,6 +295,6 @@ export function fits(): Logger[] {
     (message: string, ...args: unknown[]): void
   }
   type Library<Write> = { debug: Write; info: Write; warn: Write; error: Write; bindings(): object }
-  const own: Logger = { info: (message, facts) => [message.length, facts['id']], warn: () => {}, error: () => {} }
+  const own: Logger = { info: (message, facts) => [message.length, facts['job']], warn: () => {}, error: () => {} }
   return [{} as Library<Pino10>, {} as Library<Pino9>, console, own]
 }

@@ -189,3 +189,96 @@ async function works(holdfast: Awaited<ReturnType<typeof open>>): Promise<void> 
   await (await claimOne(holdfast, 'works')).done()
   await holdfast.sweep()
 }
+
+test('tables, sequences and functions of the application in our schema are neither granted nor in the way', async () => {
+  await using database = await setup()
+  const [owner, producer, worker, reader] = [
+    ...[await database.role('own'), await database.role('pro')],
+    ...[await database.role('wor'), await database.role('rea')],
+  ] as const
+  await database.rows(`grant create on database ${database.name} to "${owner}"`)
+  await (await open(database.urlOf(owner))).close()
+  await database.rows('create table holdfast.app_secret (n int); create sequence holdfast.app_number')
+  const overload = `create function holdfast.enqueue_plain(n int) returns int language sql as 'select n'`
+  await withClient(database.urlOf(owner), async (client) => {
+    await client.query('create table holdfast.app_own (n serial)') // by the owner, too
+    await client.query(`${overload}; revoke execute on function holdfast.enqueue_plain(int) from public`)
+    await grantRoles(client, holdfastSchema, usesByRole({ producer, worker, reader }))
+    await grantRoles(client, holdfastSchema, usesByRole({ none: reader }))
+    await grantRoles(client, holdfastSchema, usesByRole({ reader }))
+  })
+  await bring(database.urlOf(owner), next('create table holdfast.novel (n serial)'))
+  for (const role of [producer, worker, reader]) {
+    const [rights] = await database.rows(
+      `select has_table_privilege($1, 'holdfast.app_secret', 'select') or has_table_privilege($1, 'holdfast.app_own', 'select')
+         or has_sequence_privilege($1, 'holdfast.app_number', 'usage') or has_sequence_privilege($1, 'holdfast.app_own_n_seq', 'usage')
+         or has_function_privilege($1, 'holdfast.enqueue_plain(int)', 'execute') as too_much`,
+      [role],
+    )
+    assert.deepEqual(rights, { too_much: false }, role)
+  }
+  const [novel] = await database.rows(
+    `select has_table_privilege($1, 'holdfast.novel', 'insert') and has_sequence_privilege($1, 'holdfast.novel_n_seq', 'usage') as is`,
+    [worker],
+  )
+  assert.deepEqual(novel, { is: true }, 'what a release adds is granted')
+  await using holdfast = await open(database.urlOf(worker))
+  await works(holdfast)
+  await withClient(database.urlOf(producer), (client) => client.query(`select * from holdfast.enqueue('q', '1')`))
+  const findings = await holdfast.doctor()
+  assert.deepEqual(
+    findings.filter(({ id, severity }) => id === 'grants' && severity !== 'fine'),
+    [],
+  )
+})
+
+test('a view on a function that a release changes stops the migration with its name, and the store works on', async () => {
+  await using database = await setup()
+  await (await open(database.url)).close()
+  await database.rows('create view public.report as select holdfast.now_ms(null) as now')
+  const functions = release.functions.map((text) =>
+    text.replace(
+      /create function holdfast\.now_ms\(([^)]*)\) returns bigint/,
+      'create function holdfast.now_ms($1) returns text',
+    ),
+  )
+  assert.notDeepEqual(functions, release.functions)
+  await assert.rejects(bring(database.url, { ...next(), functions }), (error: Error & { code?: string }) => {
+    assert.equal(error.code, 'STORE_UNAVAILABLE')
+    assert.match(error.message, /^Schema holdfast stays at version \d+: .*view public.report depends on .*now_ms/)
+    return true
+  })
+  await using holdfast = await open(database.url)
+  await works(holdfast)
+})
+
+test('the doctor renews the grants of a function that it makes again, and the owner owns it', async () => {
+  await using database = await setup()
+  const [owner, producer] = [await database.role('own'), await database.role('pro')]
+  await database.rows(`grant create on database ${database.name} to "${owner}"`)
+  await (await open(database.urlOf(owner))).close()
+  await withClient(database.urlOf(owner), (client) => grantRoles(client, holdfastSchema, usesByRole({ producer })))
+  const dropped = 'holdfast.enqueue(text, jsonb, jsonb)'
+  await using holdfast = await open(database.url) // as an administrator
+  await database.rows(`drop function ${dropped}`)
+  const findings = await holdfast.doctor({ fix: true })
+  assert.ok(findings.some(({ id, repaired }) => id === 'schema-drift' && repaired))
+  await withClient(database.urlOf(producer), (client) => client.query(`select * from holdfast.enqueue('q', '1')`))
+  const [made] = await database.rows(
+    `select pg_get_userbyid(proowner) as owner from pg_proc where oid = $1::regprocedure`,
+    [dropped],
+  )
+  assert.deepEqual(made, { owner })
+})
+
+test('a role that owns an empty schema, and may not create others, opens it', async () => {
+  await using database = await setup()
+  const owner = await database.role('own')
+  await database.rows(`create schema holdfast authorization "${owner}"`)
+  await database.rows(`create schema jobs authorization "${owner}"`)
+  await using holdfast = await open(database.urlOf(owner))
+  await works(holdfast)
+  await withClient(database.urlOf(owner), (client) => client.query(migrationScript(new Schema('jobs'))))
+  await using jobs = await open(postgres({ url: database.urlOf(owner), schema: 'jobs' }))
+  await works(jobs)
+})

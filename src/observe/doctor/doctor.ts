@@ -5,6 +5,7 @@ import { checkBoolean, checkOptions } from '../../job/names.ts'
 import { type Duration, toMs } from '../../runtime/duration.ts'
 import { type Check, runChecks } from '../../store/findings.ts'
 import type { ExamineRequest, Finding, Severity, Store } from '../../store/store.ts'
+import { deadJobs } from './dead-jobs.ts'
 import { differingDefinitions } from './definitions.ts'
 import { unattendedQueues } from './queues.ts'
 import { neglectedReapers } from './reapers.ts'
@@ -27,6 +28,7 @@ export interface Patient {
 const checks: Readonly<Record<string, Check<Patient>>> = {
   store: ({ store, request }) => store.examine(request),
   queues: unattendedQueues,
+  'dead-jobs': deadJobs,
   definitions: differingDefinitions,
   schedules: neglectedSchedules,
   reapers: neglectedReapers,

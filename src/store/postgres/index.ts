@@ -69,6 +69,8 @@ import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts
 import { cancelRequested, renew } from './renew.ts'
 import { repairRestored } from './schema/check-restored.ts'
 import { migrate, requireSchema } from './schema/migrate.ts'
+import { steps } from './schema/migrations.ts'
+import { ownObjects } from './schema/own-objects.ts'
 import { grantScript, type Roles, usesByRole } from './schema/roles.ts'
 import { Schema } from './schema/schema.ts'
 import { settle } from './settle.ts'
@@ -142,7 +144,7 @@ async function newPool(connectionString: string, max: number): Promise<Pool> {
 
 /** The SQL that grants roles what they need in an existing schema, for an administrator to run. */
 export function grants({ schema = 'holdfast', roles }: { readonly schema?: string; readonly roles: Roles }): string {
-  return grantScript(new Schema(schema), usesByRole(roles))
+  return grantScript(new Schema(schema), usesByRole(roles), ownObjects(steps))
 }
 
 function requireUrl(url: string | undefined): string {

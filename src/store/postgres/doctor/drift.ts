@@ -5,8 +5,9 @@ import type { PoolClient } from 'pg'
 import { few, fine, repaired, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
 import type { Database } from '../connection/database.ts'
-import { release, steps } from '../schema/migrations.ts'
-import { hardenFunctions, ownersNames } from '../schema/roles.ts'
+import { actAsOwner, release, steps } from '../schema/migrations.ts'
+import { ownObjects } from '../schema/own-objects.ts'
+import { hardenFunctions, ownersNames, renewedGrants } from '../schema/roles.ts'
 import type { Schema } from '../schema/schema.ts'
 import type { Examination } from './examine.ts'
 
@@ -117,12 +118,14 @@ function isSame(
 async function remake(db: Database, drifted: readonly Drift[]): Promise<void> {
   const work = async (client: PoolClient) => {
     await client.query('begin')
+    await client.query(actAsOwner(db.schema)) // what is made again belongs to the owner, as it did
     for (const { wanted } of drifted) {
       const { kind, name, text } = wanted
       if (kind === 'index') await client.query(`drop index if exists ${db.schema.quoted}.${name}; ${text}`)
       if (kind === 'function') await client.query(text.replace(/^create (or replace )?/, 'create or replace '))
     }
     await client.query(hardenFunctions(db.schema))
+    await client.query(renewedGrants(db.schema, ownObjects(steps))) // a function that was dropped has lost its grants
     await client.query('commit')
   }
   await db.lend(work, { rollsBack: true })

@@ -3,32 +3,34 @@
 
 import { few, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import { producersNames, readersNames } from '../schema/roles.ts'
+import { steps } from '../schema/migrations.ts'
+import { ownObjects, ownRelations } from '../schema/own-objects.ts'
+import { ourFunctions, producersNames, readersNames } from '../schema/roles.ts'
+import type { Schema } from '../schema/schema.ts'
 import type { Examination } from './examine.ts'
 
-const lacks = (uses: string, privileges: readonly string[]) =>
+const lacks = (relations: string, uses: string, privileges: readonly string[]) =>
   privileges
     .map(
-      (privilege) => `select '${privilege} on ' || c.relname from pg_class c
-        where c.relnamespace = n.oid and c.relkind in ('r', 'p') and not c.relispartition and u.use in (${uses})
-          and not has_table_privilege(g.role, c.oid, '${privilege}')`,
+      (privilege) => `select '${privilege} on ' || c.relname from ${relations}
+          and c.relkind in ('r', 'p') and u.use in (${uses}) and not has_table_privilege(g.role, c.oid, '${privilege}')`,
     )
     .join(' union all ')
 
-const selectMissing = `
+/** On our objects alone: what the application has in the schema was never granted. */
+const selectMissing = (schema: Schema, relations: string) => `
   select g.role, u.use, array_to_string(array_agg(m.missing order by m.missing), ';')
     from holdfast.grantee g join pg_roles r on r.rolname = g.role cross join lateral unnest(g.uses) u(use)
    cross join (select $1::regnamespace::oid as oid) n
    cross join lateral (
      select 'usage of the schema' where not has_schema_privilege(g.role, n.oid, 'usage')
-     union all ${lacks(`'worker', 'reader'`, ['select'])}
-     union all ${lacks(`'worker'`, ['insert', 'update', 'delete'])}
+     union all ${lacks(relations, `'worker', 'reader'`, ['select'])}
+     union all ${lacks(`${relations} and c.relname not in ('meta', 'grantee')`, `'worker'`, ['insert', 'update', 'delete'])}
      union all select 'select on meta' where u.use = 'producer' and not has_table_privilege(g.role, 'holdfast.meta', 'select')
-     union all select 'usage of ' || c.relname from pg_class c
-                where c.relnamespace = n.oid and c.relkind = 'S' and u.use = 'worker'
-                  and not has_sequence_privilege(g.role, c.oid, 'usage')
-     union all select 'execute ' || p.proname from pg_proc p
-                where p.pronamespace = n.oid and not has_function_privilege(g.role, p.oid, 'execute')
+     union all select 'usage of ' || c.relname from ${relations}
+                  and c.relkind = 'S' and u.use = 'worker' and not has_sequence_privilege(g.role, c.oid, 'usage')
+     union all select 'execute ' || p.proname ${ourFunctions(schema)}
+                  and not has_function_privilege(g.role, p.oid, 'execute')
                   and (u.use = 'worker' or u.use = 'producer' and p.proname = any ($2::text[])
                        or u.use = 'reader' and p.proname = any ($3::text[]))
    ) m(missing)
@@ -41,7 +43,10 @@ const selectSelf = `
 
 export async function grants({ db }: Examination): Promise<Finding[]> {
   const lists = [`{${producersNames}}`, `{${readersNames}}`]
-  const missing = await db.query(selectMissing, [db.schema.quoted, ...lists])
+  const missing = await db.query(selectMissing(db.schema, ownRelations(db.schema, ownObjects(steps))), [
+    db.schema.quoted,
+    ...lists,
+  ])
   const [self] = await db.query(selectSelf, [])
   const [role, owns, uses] = [self?.[0] as string, self?.[1] === 't', self?.[2] as string]
   const findings = missing.map(([of, use, texts]) => {

@@ -2,6 +2,8 @@
 
 import type { ClientBase } from 'pg'
 import { HoldfastError } from '../../../errors.ts'
+import { steps } from './migrations.ts'
+import { ownObjects } from './own-objects.ts'
 import { grantScript, type RoleUses } from './roles.ts'
 import type { Schema } from './schema.ts'
 
@@ -20,7 +22,7 @@ export async function grantRoles(client: ClientBase, schema: Schema, uses: RoleU
 
 async function grantRole(client: ClientBase, schema: Schema, role: string, uses: RoleUses): Promise<void> {
   try {
-    await client.query(grantScript(schema, uses))
+    await client.query(grantScript(schema, uses, ownObjects(steps)))
   } catch (error) {
     const { code } = error as { code?: unknown }
     if (code === '42704') throw notGrantable(role, 'there is no such role', 'Make it first (create role)', error)

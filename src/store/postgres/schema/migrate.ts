@@ -15,6 +15,7 @@ import { HoldfastError } from '../../../errors.ts'
 import { createFunctions } from './install-functions.ts'
 import {
   actAsOwner,
+  createSchema,
   functionsAndRights,
   functionsHash,
   lockMaxMs,
@@ -69,7 +70,8 @@ async function migrateOnce(client: ClientBase, schema: Schema, to: Release): Pro
     return { from, to: reached }
   } catch (error) {
     await client.query('rollback').catch(() => undefined) // the connection is gone, and with it the transaction
-    throw isDenied(error) ? notAllowed(schema, from, error) : error
+    if (isDenied(error)) throw notAllowed(schema, from, error)
+    throw hasDependents(error) ? stillNeeded(schema, from, error) : error
   }
 }
 
@@ -77,13 +79,13 @@ async function applyNext(client: ClientBase, schema: Schema, to: Release, found:
   if (isUpToDate(schema, found, to)) return found.version
   if (found.version === 0) return makeAll(client, schema, to)
   if (found.version < to.steps.length) return applyStep(client, schema, to, found.version)
-  await client.query(functionsAndRights(schema, to.functions))
+  await client.query(functionsAndRights(schema, to))
   await client.query(schema.sql(record(schema, to, found.version)))
   return found.version
 }
 
 async function makeAll(client: ClientBase, schema: Schema, to: Release): Promise<number> {
-  await client.query(`create schema if not exists ${schema.quoted}`)
+  await client.query(createSchema(schema))
   for (const { sql } of to.steps) await client.query(schema.sql(sql))
   await client.query(schema.sql(recordFirst(schema, to)))
   await client.query(createFunctions(schema, to.functions))
@@ -98,7 +100,7 @@ async function applyStep(client: ClientBase, schema: Schema, to: Release, found:
     await client.query(`savepoint step; set local lock_timeout = ${lockMaxMs}`)
     try {
       await client.query(schema.sql(`${to.steps[found]?.sql}; ${record(schema, to, found + 1)}`))
-      if (isLast) await client.query(functionsAndRights(schema, to.functions))
+      if (isLast) await client.query(functionsAndRights(schema, to))
       return found + 1
     } catch (error) {
       if (!isLocked(error)) throw error
@@ -141,10 +143,12 @@ function isUpToDate(schema: Schema, found: Installed, to: Release): boolean {
 async function installed(client: ClientBase, schema: Schema, known: Release): Promise<Installed> {
   // Not to_regclass: right after the wait for the lock it may still answer as of before the wait.
   const { rows } = await client.query(
-    `select count(*)::text as found from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    `select count(*)::text as found, current_setting('server_encoding') as encoding, current_database() as database
+       from pg_class c join pg_namespace n on n.oid = c.relnamespace
       where n.nspname = $1 and c.relname = 'meta'`,
     [schema.name],
   )
+  if (rows[0].encoding !== 'UTF8') throw otherEncoding(rows[0])
   if (rows[0].found === '0') return { version: 0, functionsHash: '', missing: 0 }
   const [meta] = (await client.query(schema.sql(selectMeta), [schema.name])).rows
   const {
@@ -176,6 +180,21 @@ interface Meta {
 
 const nothing: Meta = { schema: 0, min_client: 0, steps_hash: '', functions_hash: '' }
 
+/** Other encodings lack characters that payloads have; SQL_ASCII has none beyond ASCII, and stores bytes that are no text. */
+function otherEncoding({
+  encoding,
+  database,
+}: {
+  readonly encoding: string
+  readonly database: string
+}): HoldfastError {
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `The database ${database} has the encoding ${encoding}, which cannot store every text; Holdfast needs UTF8. An existing database keeps its encoding, so make a new one for the store: create database jobs encoding 'UTF8' template template0. Nothing was changed.`,
+    { database, encoding },
+  )
+}
+
 function schemaAhead(found: number, minClient: number, { steps: { length: known } }: Release): HoldfastError {
   return new HoldfastError(
     'SCHEMA_AHEAD',
@@ -205,6 +224,21 @@ function isLocked(error: unknown): boolean {
   const { code, message } = error as { code?: unknown; message?: unknown }
   const isCatalogRace = code === 'XX000' && /concurrently updated|cache lookup failed/.test(String(message))
   return code === '55P03' || isCatalogRace
+}
+
+/** A view or a trigger of the application needs a function whose result this release changes, so it cannot be replaced. */
+function hasDependents(error: unknown): error is Error & { readonly detail?: string } {
+  return (error as { code?: unknown } | null)?.code === '2BP01'
+}
+
+function stillNeeded(schema: Schema, found: number, cause: Error & { readonly detail?: string }): HoldfastError {
+  const { detail = cause.message } = cause
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `Schema ${schema.name} stays at version ${found}: this release replaces a function that objects of the application depend on (${detail.replaceAll('\n', '; ')}). Drop those objects, run "holdfast migrate", and make them again.`,
+    { schema: schema.name, found, known: steps.length, dependents: detail },
+    { cause },
+  )
 }
 
 function stillLocked(schema: Schema, found: number, cause: unknown): HoldfastError {

@@ -18,6 +18,7 @@ import { tables } from './migrations/0001-tables.ts'
 import { progress } from './migrations/0002-progress.ts'
 import { watch } from './migrations/0003-watch.ts'
 import { roles } from './migrations/0004-roles.ts'
+import { ownObjects } from './own-objects.ts'
 import { grantScript, type RoleUses, renewedGrants } from './roles.ts'
 import type { Schema } from './schema.ts'
 
@@ -46,13 +47,22 @@ export function migrationScript(
 ): string {
   if (from > 0) {
     const scripts = to.steps.slice(from).map((_, i) => stepScript(schema, to, from + i))
-    return [...scripts, grantScript(schema, uses)].join('\n')
+    return [...scripts, grantScript(schema, uses, ownObjects(to.steps))].join('\n')
   }
   const texts = to.steps.map(({ sql }, i) => `-- ${i + 1} of ${to.steps.length}\n${schema.sql(sql).trim()}`)
   const record = `${schema.sql(recordFirst(schema, to))};`
-  const rights = `${createFunctions(schema, to.functions)}${grantScript(schema, uses)}`.trim()
-  const all = [`create schema if not exists ${schema.quoted};`, ...texts, record, rights]
+  const rights = `${createFunctions(schema, to.functions)}${grantScript(schema, uses, ownObjects(to.steps))}`.trim()
+  const all = [createSchema(schema), ...texts, record, rights]
   return `begin;\n${all.join('\n\n')}\ncommit;\n`
+}
+
+/** `create schema if not exists` needs the right to create schemas, also if the schema exists and this role owns it. */
+export function createSchema({ name, quoted }: Schema): string {
+  return `do $holdfast$ begin
+  if not exists (select from pg_namespace where nspname = '${name}') then
+    create schema ${quoted};
+  end if;
+end $holdfast$;`
 }
 
 interface ScriptOptions {
@@ -77,7 +87,7 @@ ${actAsOwner(schema)}
 ${to.steps[found]?.sql.trim()};
 ${record(schema, to, found + 1)};
 `)
-  return `${step}${found + 1 === length ? functionsAndRights(schema, to.functions) : ''}commit;\n`
+  return `${step}${found + 1 === length ? functionsAndRights(schema, to) : ''}commit;\n`
 }
 
 /**
@@ -96,8 +106,8 @@ end $holdfast$;`
 }
 
 /** For the transaction of the last step: replaces the functions, and renews the grants, so that they cover what is new. */
-export function functionsAndRights(schema: Schema, texts: readonly string[]): string {
-  return `${replaceFunctions(schema, texts)}${renewedGrants(schema)}`
+export function functionsAndRights(schema: Schema, { functions: texts, steps: made }: Release): string {
+  return `${replaceFunctions(schema, texts)}${renewedGrants(schema, ownObjects(made))}`
 }
 
 export function recordFirst(schema: Schema, made: Release): string {

@@ -21,6 +21,7 @@
 
 import { HoldfastError } from '../../../errors.ts'
 import { show } from '../../../runtime/duration.ts'
+import { type OwnObjects, relationsToGrant } from './own-objects.ts'
 import type { Schema } from './schema.ts'
 
 export type RoleUse = 'producer' | 'worker' | 'reader'
@@ -64,11 +65,16 @@ export function ourFunctions(schema: Schema): string {
      where p.pronamespace = '${schema.quoted}'::regnamespace and ${signature} = any (m.functions)`
 }
 
-export function hardenFunctions(schema: Schema): string {
-  const plain = ownersFunctions.filter((name) => !name.includes('('))
-  const overloads = ownersFunctions.filter((name) => name.includes('('))
-  const isOwners = `(p.proname = any ('{${plain}}')
+/** Whether the function `p` is one of these: by its name, or by name and parameters where they are given. */
+function isNamed(schema: Schema, functions: readonly string[]): string {
+  const plain = functions.filter((name) => !name.includes('('))
+  const overloads = functions.filter((name) => name.includes('('))
+  return `(p.proname = any ('{${plain}}')
        or p.oid = any (array[${overloads.map((name) => `to_regprocedure('${schema.quoted}.${name}')`)}]::oid[]))`
+}
+
+export function hardenFunctions(schema: Schema): string {
+  const isOwners = isNamed(schema, ownersFunctions)
   return `do $holdfast$
 declare
   v_function regprocedure;
@@ -134,11 +140,11 @@ function checkRole(name: unknown): string {
 }
 
 /** Grants each role its uses, and revokes what it had before. It may be run any number of times. */
-export function grantScript(schema: Schema, uses: RoleUses): string {
-  return [...uses].map(([role, granted]) => grantsOf(schema, role, granted)).join('\n')
+export function grantScript(schema: Schema, uses: RoleUses, own: OwnObjects): string {
+  return [...uses].map(([role, granted]) => grantsOf(schema, role, granted, own)).join('\n')
 }
 
-function grantsOf(schema: Schema, role: string, uses: readonly RoleUse[]): string {
+function grantsOf(schema: Schema, role: string, uses: readonly RoleUse[], own: OwnObjects): string {
   const to = `"${role.replaceAll('"', '""')}"`
   const grantee = `${schema.quoted}.grantee`
   const remembered =
@@ -148,68 +154,77 @@ function grantsOf(schema: Schema, role: string, uses: readonly RoleUse[]): strin
   return [
     `-- ${role.replace(/\s/g, ' ')}: ${uses.join(', ') || 'nothing'}`,
     refuseOwner(schema, role),
-    ...all(schema).map((kind) => `revoke all on ${kind} from ${to};`),
-    uses.length === 0 ? `revoke usage on schema ${schema.quoted} from ${to};` : '',
-    ...uses.flatMap((use) => rightsOf(schema, use)).map((right) => `grant ${right} to ${to};`),
-    ...(uses.includes('worker') ? workerLimits(schema, to) : []),
+    `${uses.length === 0 ? 'revoke' : 'grant'} usage on schema ${schema.quoted} ${uses.length === 0 ? 'from' : 'to'} ${to};`,
+    grantObjects(schema, own, { grantees: `select '${role}' as role, '{${uses}}'::text[] as uses`, revokes: true }),
     remembered,
     '',
-  ]
-    .filter((line, i, lines) => line !== '' || i === lines.length - 1)
-    .join('\n')
+  ].join('\n')
 }
 
-function all(schema: Schema): string[] {
-  return ['tables', 'sequences', 'functions'].map((kind) => `all ${kind} in schema ${schema.quoted}`)
-}
-
-function rightsOf(schema: Schema, use: RoleUse): readonly string[] {
-  const [tables, sequences, functions] = all(schema)
-  const named = (names: readonly string[]) => names.map((name) => `${schema.quoted}.${name}`).join(', ')
-  const rights: Record<RoleUse, string[]> = {
-    producer: [`select on ${named(['meta'])}`, `execute on function ${named(producerFunctions)}`],
-    worker: [
-      `select, insert, update, delete on ${tables}`,
-      `usage, select, update on ${sequences}`,
-      `execute on ${functions}`,
-    ],
-    reader: [`select on ${tables}`, `select on ${sequences}`, `execute on function ${named(readerFunctions)}`],
-  }
-  return [`usage on schema ${schema.quoted}`, ...rights[use]]
+interface Granting {
+  /** A query of roles, each with its uses. */
+  readonly grantees: string
+  /** Whether to revoke what the roles had before. */
+  readonly revokes: boolean
 }
 
 /**
- * A worker writes every table but two: what `meta` and `grantee` say is carried out by migrations, with the owner's rights. Only
- * the number of the cluster is recorded by workers, after a restore.
+ * The rights of each use, on our objects alone. A worker writes every table but two: what `meta` and `grantee` say is carried out
+ * by migrations, with the owner's rights. Only the number of the cluster is recorded by workers, after a restore.
  */
-function workerLimits(schema: Schema, to: string): string[] {
-  return [
-    `revoke insert, update, delete, truncate on ${schema.quoted}.meta, ${schema.quoted}.grantee from ${to};`,
-    `grant update (system_identifier) on ${schema.quoted}.meta to ${to};`,
-  ]
-}
-
-/** Grants again what was granted before, to roles that still exist. */
-export function renewedGrants(schema: Schema): string {
-  const grant = (use: RoleUse) =>
-    rightsOf(schema, use).map((right) => {
-      const text = `grant ${right.replaceAll('%', '%%')} to %I`
-      return `    if '${use}' = any (v_grantee.uses) then execute format('${text}', v_grantee.role); end if;`
-    })
-  const limits = workerLimits(schema, '%I').map((text) => {
-    const one = text.replace(/;$/, '')
-    return `    if 'worker' = any (v_grantee.uses) then execute format('${one}', v_grantee.role); end if;`
-  })
+function grantObjects(schema: Schema, own: OwnObjects, { grantees, revokes }: Granting): string {
+  const revoke = `      execute format('revoke all on %s %s from %I', v_object.kind, v_object.object, v_grantee.role);\n`
   return `do $holdfast$
 declare
   v_grantee record;
+  v_object record;
+  v_use text;
+  v_rights text;
 begin
-  for v_grantee in
-    select g.role, g.uses from ${schema.quoted}.grantee g join pg_roles r on r.rolname = g.role order by g.role
-  loop
-${[...grant('producer'), ...grant('worker'), ...limits, ...grant('reader')].join('\n')}
+  set local quote_all_identifiers = off; -- the list of our functions is written so
+  for v_grantee in ${grantees} loop
+    for v_object in
+      select case c.relkind when 'S' then 'sequence' else 'table' end as kind, c.relname as name,
+             format('${schema.quoted.replaceAll('%', '%%')}.%I', c.relname) as object, false as for_producers, false as for_readers
+        from ${relationsToGrant(schema, own)}
+      union all
+      select 'function', p.proname, p.oid::regprocedure::text, ${isNamed(schema, producerFunctions)}, ${isNamed(schema, readerFunctions)}
+        ${ourFunctions(schema)}
+    loop
+${revokes ? revoke : ''}      foreach v_use in array v_grantee.uses loop
+        v_rights := case
+          when v_object.kind = 'function' and (v_use = 'worker' or v_use = 'producer' and v_object.for_producers
+                                               or v_use = 'reader' and v_object.for_readers) then 'execute'
+          when v_object.kind = 'sequence' and v_use = 'worker' then 'usage, select, update'
+          when v_object.kind = 'sequence' and v_use = 'reader' then 'select'
+          when v_object.kind = 'table' and v_use = 'worker' and v_object.name not in ('meta', 'grantee')
+            then 'select, insert, update, delete'
+          when v_object.kind = 'table' and (v_use in ('worker', 'reader') or v_object.name = 'meta') then 'select'
+        end;
+        if v_rights is not null then
+          execute format('grant %s on %s %s to %I', v_rights, v_object.kind, v_object.object, v_grantee.role);
+        end if;
+      end loop;
+    end loop;
+    if 'worker' = any (v_grantee.uses) then
+      execute format('grant update (system_identifier) on ${schema.quoted.replaceAll('%', '%%')}.meta to %I', v_grantee.role);
+    end if;
+  end loop;
+end $holdfast$;`
+}
+
+/** Grants again what was granted before, to roles that still exist. */
+export function renewedGrants(schema: Schema, own: OwnObjects): string {
+  const known = `select g.role, g.uses from ${schema.quoted}.grantee g join pg_roles r on r.rolname = g.role order by g.role`
+  return `do $holdfast$
+declare
+  v_role text;
+begin
+  for v_role in select k.role from (${known}) k loop
+    execute format('grant usage on schema ${schema.quoted.replaceAll('%', '%%')} to %I', v_role);
   end loop;
 end $holdfast$;
+${grantObjects(schema, own, { grantees: known, revokes: false })}
 `
 }
 

@@ -80,6 +80,7 @@ export type {
   Capabilities,
   ChangedState,
   Enqueued,
+  EnqueueStatus,
   Finding,
   PurgeState,
   RequeueAllAnswer,

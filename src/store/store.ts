@@ -415,7 +415,7 @@ export interface RequeueFilter {
   /** Died at or after / before this time. */
   readonly diedSince?: number
   readonly diedBefore?: number
-  /** The error message contains this text. */
+  /** The error's message, or a line of its causes (name, message and code), contains this text. */
   readonly error?: string
 }
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
-import { claimOne, hour, minute, queueInfo, readJob, rejects, stateOf } from './expect.ts'
+import { claimOne, minute, queueInfo, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld, TestClock, World } from './world.ts'
 
 interface Mail {

@@ -995,6 +995,7 @@ export class Model {
     job.fence = null
     if (verdict.to === 'ready' || verdict.to === 'scheduled') {
       job.freeReleases = verdict.freeReleases
+      if (ending === 'snoozed' && !job.woken) job.headers = encodeWake(job.headers, null)
       job.woken = false
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
     } else {

@@ -5,6 +5,7 @@
 import type { BatchState } from './job/batch.ts'
 import type { JobError, JobState } from './job/record.ts'
 import type { FailedEnding } from './job/transition.ts'
+import type { EnqueueStatus } from './store/store.ts'
 
 /** One run of one job. */
 export interface JobFacts {
@@ -40,7 +41,7 @@ export interface BatchControlFacts {
 }
 
 export interface HoldfastEvents {
-  'job.enqueued': { readonly id: string; readonly queue: string; readonly status: 'created' | 'duplicate' }
+  'job.enqueued': { readonly id: string; readonly queue: string; readonly status: EnqueueStatus }
   /** A worker is about to call the handler. */
   'job.started': JobFacts & { readonly createdAt: Date; readonly waitedMs: number }
   'job.progress': JobFacts & { readonly progress: number; readonly message: string | null }

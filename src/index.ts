@@ -32,7 +32,7 @@ export type {
 } from './events.ts'
 export type { Holdfast } from './holdfast.ts'
 export type { BatchState, Completion } from './job/batch.ts'
-export type { Costs, Ending, JobError, JobState } from './job/record.ts'
+export type { Costs, Ending, ErrorCause, JobError, JobState } from './job/record.ts'
 export type { DeathNotice } from './job/transition.ts'
 export type { Kv, KvValue } from './kv/kv.ts'
 export type { AnnotationOptions } from './lease/annotations.ts'
@@ -80,6 +80,7 @@ export type {
   Capabilities,
   ChangedState,
   Enqueued,
+  EnqueueStatus,
   Finding,
   PurgeState,
   RequeueAllAnswer,

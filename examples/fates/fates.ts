@@ -93,8 +93,7 @@ export const fates: readonly Fate[] = [
     requests: (plan) =>
       pieces(plan, 10, 30, 90).map((request) => ({
         ...request,
-        delay: '1d',
-        startBefore: plan.startedAt + plan.scale * 6_000,
+        startBefore: plan.startedAt, // over already, so no claim takes it
       })),
     handler: succeed,
   },

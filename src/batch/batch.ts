@@ -72,11 +72,17 @@ const eventOf = {
 
 export class Batch {
   readonly id: string
+  /**
+   * Whether the call that answered this handle made the batch. False: the batch existed, because its key was used before, or
+   * because the handle comes from `getBatch`.
+   */
+  readonly created: boolean
   readonly #context: BatchContext
 
-  constructor(context: BatchContext, id: string) {
+  constructor(context: BatchContext, id: string, { created = false } = {}) {
     this.#context = context
     this.id = id
+    this.created = created
   }
 
   /** Exact counts at this moment, the rate, and the estimated time left. */

@@ -28,12 +28,12 @@ export class Batches {
 
   /**
    * If a batch has this key already, its submission continues: items that it has are skipped. A closed or cancelled batch stays
-   * as it is.
+   * as it is. `created` of the answer says whether this call made the batch.
    */
   async make(options: BatchOptions, items: Items): Promise<Batch> {
     const plan = await toBatchPlan(options)
-    const { batch: record } = await this.#open(plan)
-    const batch = new Batch(this.#context, record.id)
+    const { batch: record, created } = await this.#open(plan)
+    const batch = new Batch(this.#context, record.id, { created })
     if (record.isClosed || record.state === 'cancelled') return batch
     const began = performance.now()
     const submitted = await submit(this.#context, { batch: record.id, items, from: record.submitted })

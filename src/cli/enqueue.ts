@@ -1,6 +1,7 @@
 import { text } from 'node:stream/consumers'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { EnqueueOptions } from '../queue/prepare.ts'
+import type { EnqueueStatus } from '../store/store.ts'
 import { type Command, given, type Options, parseJson, UsageError } from './command.ts'
 import { noteNewQueue } from './known-queue.ts'
 
@@ -17,7 +18,7 @@ export const enqueue: Command = {
     timeout: { value: 'duration', says: 'how long one run may take' },
     dedup: { value: 'key', says: 'refused as a duplicate while another job holds this key' },
     'dedup-scope': { value: 'scope', says: 'live, waiting, or a window such as 1h; live unless given' },
-    replace: { says: 'a holder of the key that still waits takes over payload and time' },
+    replace: { says: 'a holder of the key that still waits becomes this job' },
     'idempotency-key': { value: 'key', says: 'the same key with the same payload answers with the first job' },
     'limit-key': { value: 'key', says: 'what the job shares a limit by; found by the definition unless given' },
     'no-limit-key': { says: 'knowingly no limit key: no limit of keys holds for the job' },
@@ -33,8 +34,15 @@ export const enqueue: Command = {
     const holdfast = await open()
     await noteNewQueue(holdfast, queue, note)
     const enqueued = await holdfast.queue(queue).enqueue(payload, enqueueing).catch(throwInOptions)
-    return { data: enqueued, text: `${enqueued.status} ${enqueued.id}${enqueued.replaced ? ', replaced' : ''}` }
+    return { data: enqueued, text: `${statusText[enqueued.status]} ${enqueued.id}` }
   },
+}
+
+const statusText: Readonly<Record<EnqueueStatus, string>> = {
+  created: 'created',
+  duplicate: 'duplicate of',
+  replaced: 'replaced',
+  notReplaced: 'not replaced, because it has started:',
 }
 
 function enqueueOptions(options: Options): EnqueueOptions {

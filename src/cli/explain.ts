@@ -1,3 +1,4 @@
+import { messageWithCauses } from '../job/error.ts'
 import type { JobError } from '../job/record.ts'
 import type { Command } from './command.ts'
 import { compactJson, moment, oneLine } from './terminal.ts'
@@ -23,6 +24,9 @@ export const explain: Command = {
 /** Times are without their distance: the sentence has it, by the clock of the store. Of an error `holdfast job` has the stack. */
 function shownFact(name: string, fact: unknown): string {
   if (fact instanceof Date) return moment(fact)
-  if (name === 'error') return oneLine((fact as JobError).message.split('\n', 1)[0] ?? '')
+  if (name === 'error') {
+    const { message, ...rest } = fact as JobError
+    return oneLine(messageWithCauses({ ...rest, message: message.split('\n', 1)[0] ?? '' }))
+  }
   return compactJson(fact)
 }

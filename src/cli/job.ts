@@ -1,4 +1,6 @@
 import type { AttemptInfo, JobInfo } from '../client/job-info.ts'
+import { messageWithCauses } from '../job/error.ts'
+import type { ErrorCause } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
 import { tally } from './bar.ts'
 import { type Command, notFound } from './command.ts'
@@ -58,11 +60,15 @@ function progressText({ value, message }: NonNullable<JobInfo['progress']>): str
   return `${Math.floor(value * 100)} %${message === null ? '' : ` ${oneLine(message)}`}`
 }
 
-function errorText({ name, message, code, stack }: NonNullable<JobInfo['error']>): string {
-  // A stack begins with name and message.
-  if (stack) return lines(stack).join('\n')
+function errorText({ stack, causes = [], ...error }: NonNullable<JobInfo['error']>): string {
+  const first = stack ? lines(stack) : lines(headOf(error)) // a stack begins with name and message
+  const behind = causes.map((cause) => `Caused by ${oneLine(headOf(cause))}`)
+  return [...first, ...behind].join('\n')
+}
+
+function headOf({ name, message, code }: ErrorCause): string {
   const head = [name, message].filter((part) => part !== undefined).join(': ')
-  return lines(code === undefined ? head : `${head} (${code})`).join('\n')
+  return code === undefined ? head : `${head} (${code})`
 }
 
 function historyOf(history: readonly AttemptInfo[], terminal: Terminal): string {
@@ -81,7 +87,7 @@ function historyOf(history: readonly AttemptInfo[], terminal: Terminal): string 
     oneLine(worker),
     terminal.time(startedAt),
     span(endedAt.getTime() - startedAt.getTime()),
-    error ? oneLine(error.message) : '',
+    error ? oneLine(messageWithCauses(error)) : '',
   ])
   return terminal.table(columns, rows)
 }

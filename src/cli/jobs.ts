@@ -1,5 +1,6 @@
 import type { JobInfo } from '../client/job-info.ts'
 import type { JobsFilter } from '../client/requests.ts'
+import { messageWithCauses } from '../job/error.ts'
 import type { JobState } from '../job/record.ts'
 import { type Command, given } from './command.ts'
 import { compactJson, oneLine, type Terminal } from './terminal.ts'
@@ -46,7 +47,7 @@ function tableOf(page: readonly JobInfo[], terminal: Terminal): string {
       terminal.state(job.state),
       `${job.attempts}/${job.maxAttempts}`,
       terminal.distance(job.finishedAt ?? job.startedAt ?? job.runAt),
-      job.error ? terminal.paint('red', oneLine(job.error.message)) : compactJson(job.payload),
+      job.error ? terminal.paint('red', oneLine(messageWithCauses(job.error))) : compactJson(job.payload),
     ]),
   )
 }

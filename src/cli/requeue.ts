@@ -9,7 +9,7 @@ export const requeue: Command = {
   says: 'make a dead job, or every dead job that matches, ready again with all its attempts',
   options: {
     queue: { value: 'name', says: 'dead jobs of this queue' },
-    error: { value: 'text', says: 'jobs whose error message contains this text' },
+    error: { value: 'text', says: 'jobs whose error message or its causes contain this text' },
     'died-since': { value: 'time', says: 'jobs that died at this time or later' },
     'died-before': { value: 'time', says: 'jobs that died before this time' },
     'dry-run': { says: 'only count the jobs; change nothing' },

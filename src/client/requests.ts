@@ -3,6 +3,7 @@
 import { HoldfastError } from '../errors.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
+import { messageWithCauses } from '../job/error.ts'
 import {
   checkBoolean,
   checkInteger,
@@ -33,7 +34,7 @@ export interface RequeueAllFilter {
   readonly queue?: string
   readonly diedSince?: Date | number
   readonly diedBefore?: Date | number
-  /** Text that the error message contains. */
+  /** Text that the error's message contains, or a line of its causes: name, message and code. */
   readonly error?: string
 }
 
@@ -134,7 +135,7 @@ export function resultOf(id: string, outcome: JobOutcome | null): unknown {
   if (state === 'done') return result === null ? null : decodeJson(result)
   if (state === 'cancelled')
     throw new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, attempts, error })
-  const why = error ? `: ${error.message}` : ''
+  const why = error ? `: ${messageWithCauses(error)}` : ''
   const after = `${attempts} ${attempts === 1 ? 'attempt' : 'attempts'}`
   throw new HoldfastError('JOB_DEAD', `Job ${id} is dead after ${after}${why}`, { id, attempts, error })
 }

@@ -5,7 +5,9 @@ export const bounds = {
   resultBytes: 1024 * 1024,
   headersBytes: 16 * 1024,
   kvValueBytes: 256 * 1024,
+  /** Of an error with its stack and causes. */
   errorTextBytes: 8 * 1024,
+  errorCausesMax: 8,
   progressMessageBytes: 1024,
   keyBytes: 512,
   nameLength: 255,

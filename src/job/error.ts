@@ -1,6 +1,6 @@
 import { bounds } from './bounds.ts'
 import { byteLength } from './codec.ts'
-import type { JobError } from './record.ts'
+import type { ErrorCause, JobError } from './record.ts'
 
 /** Any thrown value as data that fits the history. */
 export function jobError(thrown: unknown): JobError {
@@ -11,6 +11,28 @@ export function jobError(thrown: unknown): JobError {
   } catch {
     return { message: 'Something was thrown that cannot be described.' }
   }
+}
+
+/** The message, and in parentheses what caused it, as far as the message does not say it: for sentences and lists. */
+export function messageWithCauses({ message, causes = [] }: JobError): string {
+  const said = causes.map(causeText).filter((text, i, all) => !message.includes(text) && all.indexOf(text) === i)
+  return said.length === 0 ? message : `${message} (caused by ${said.slice(0, 3).join('; ')})`
+}
+
+/** The message, with the code if the message does not contain it. */
+function causeText({ message, code }: ErrorCause): string {
+  const [first = ''] = message.split('\n', 1)
+  return code === undefined || first.includes(code) ? first : `${first} [${code}]`
+}
+
+/** An error with these causes, as a chain. `jobError` finds the same causes in it. */
+export function causeChain(causes: readonly ErrorCause[]): Error | undefined {
+  let chain: Error | undefined
+  for (const { message, name, code } of causes.toReversed()) {
+    const error = new Error(message, chain && { cause: chain })
+    chain = Object.assign(error, { name, stack: undefined, ...(code !== undefined && { code }) })
+  }
+  return chain
 }
 
 /** The error of a job that was not started before `startBefore`. */
@@ -28,6 +50,64 @@ function describeError(thrown: Error): JobError {
     name: clip(String(name), 200),
     ...(typeof code === 'string' && { code: clip(code, 200) }),
     ...(typeof stack === 'string' && { stack: clip(stack, bounds.errorTextBytes / 2) }),
+    ...causesOf(thrown),
+  }
+}
+
+/** A quarter of an error's text, without what the name and code of the error itself may take. */
+const causesBytes = bounds.errorTextBytes / 4 - 400
+const causeTextBytes = 512
+
+/**
+ * The causes of an error, each followed by its own. An error is visited once, so cycles end. A getter that throws ends its
+ * branch, and never the rest. Node's message of an `AggregateError` is empty; then its code is the message.
+ */
+function causesOf(thrown: Error): { readonly causes?: readonly ErrorCause[] } {
+  const causes: ErrorCause[] = []
+  const seen = new Set<unknown>([thrown])
+  const next = behind(thrown)
+  let bytes = causesBytes
+  while (next.length > 0 && causes.length < bounds.errorCausesMax) {
+    const value = next.shift()
+    if (value === undefined || value === null || seen.has(value)) continue
+    if (typeof value === 'object') seen.add(value)
+    const cause = describeCause(value)
+    bytes -= byteLength(`${cause.name ?? ''}${cause.message}${cause.code ?? ''}`)
+    if (bytes < 0) break
+    causes.push(cause)
+    next.unshift(...behind(value))
+  }
+  return causes.length === 0 ? {} : { causes }
+}
+
+/** Its cause, and the first of its members. */
+function behind(value: unknown): unknown[] {
+  const found: unknown[] = []
+  if (typeof value !== 'object' || value === null) return found
+  try {
+    found.push((value as { cause?: unknown }).cause)
+  } catch {} // a getter of the application
+  try {
+    const { errors } = value as { errors?: unknown }
+    if (value instanceof Error && Array.isArray(errors)) {
+      for (let i = 0; i < Math.min(errors.length, bounds.errorCausesMax); i++) found.push(errors[i])
+    }
+  } catch {}
+  return found
+}
+
+function describeCause(value: unknown): ErrorCause {
+  try {
+    if (!(value instanceof Error)) return { message: clip(describe(value), causeTextBytes) }
+    const { name, message } = value
+    const { code } = value as { code?: unknown }
+    return {
+      message: clip(String(message) || (typeof code === 'string' && code) || String(name), causeTextBytes),
+      ...(typeof name === 'string' && { name: clip(name, 200) }),
+      ...(typeof code === 'string' && { code: clip(code, 200) }),
+    }
+  } catch {
+    return { message: 'A cause that cannot be described.' }
   }
 }
 

@@ -14,8 +14,19 @@ export interface JobError {
   readonly name?: string
   readonly code?: string
   readonly stack?: string
+  /**
+   * What caused it, the nearest first: the chain of `cause`, and the members of each `AggregateError`. At most
+   * `bounds.errorCausesMax` of them; absent if there are none.
+   */
+  readonly causes?: readonly ErrorCause[]
   /** Why no death notice was made although the queue has an `onDead` queue. */
   readonly noticeDropped?: string
+}
+
+export interface ErrorCause {
+  readonly message: string
+  readonly name?: string
+  readonly code?: string
 }
 
 export interface Attempt {

@@ -5,7 +5,18 @@ import { durationMaxMs } from '../runtime/duration.ts'
 import { bounds } from './bounds.ts'
 import { decodeJson, isPlainObject } from './codec.ts'
 import { isJobId, isKey, isQueueName, isText } from './names.ts'
-import type { Annotations, Attempt, Costs, Dedup, EffectSet, JobError, KvPut, NewJob, SqlEffect } from './record.ts'
+import type {
+  Annotations,
+  Attempt,
+  Costs,
+  Dedup,
+  EffectSet,
+  ErrorCause,
+  JobError,
+  KvPut,
+  NewJob,
+  SqlEffect,
+} from './record.ts'
 import { remember } from './transition.ts'
 
 export function encodePast(past: string | null, attempt: Attempt): string {
@@ -13,7 +24,9 @@ export function encodePast(past: string | null, attempt: Attempt): string {
 }
 
 export function decodePast(past: string | null): Attempt[] {
-  return decodeList(past).filter(isAttempt)
+  return decodeList(past)
+    .filter(isAttempt)
+    .map((attempt) => (attempt.error?.causes ? { ...attempt, error: withSoundCauses(attempt.error) } : attempt))
 }
 
 /** The effects of all cancel requests of a job. */
@@ -28,7 +41,17 @@ export function encodeError(error: JobError | null): string | null {
 export function decodeError(text: string | null): JobError | null {
   if (text === null) return null
   const error = decodeJson(text)
-  return isError(error) ? error : { message: text }
+  return isError(error) ? withSoundCauses(error) : { message: text }
+}
+
+function withSoundCauses(error: JobError): JobError {
+  const { causes, ...rest } = error
+  return causes === undefined || isListOf(causes, isCause) ? error : rest
+}
+
+function isCause(value: unknown): boolean {
+  const { message, name, code } = fieldsOf<ErrorCause>(value)
+  return isString(message) && [name, code].every((part) => part === undefined || isString(part))
 }
 
 /** Null if there are no annotations. */

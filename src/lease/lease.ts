@@ -50,7 +50,7 @@ export interface LeasedJob<Payload> {
   readonly priority: number
   readonly timeoutMs: number
   readonly headers: Readonly<Record<string, string>>
-  /** The data of the last `holdfast.wake(id, data)`; undefined if there was none. */
+  /** The data of the last `holdfast.wake(id, data)`; undefined if there was none, or a run that read them has snoozed since. */
   readonly wake: unknown
   /** The id of the batch that it is an item of; null: none. */
   readonly batch: string | null

@@ -10,6 +10,7 @@
 
 import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
+import { messageWithCauses } from '../job/error.ts'
 import { inboxesPrefix, inboxKey, inboxOf, readOffered } from '../job/inbox.ts'
 import type { Attempt, JobError, JobState, Limit } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
@@ -276,10 +277,10 @@ function errorOf({ ending, error }: Attempt): string {
   return error === undefined || ending === 'expired' ? '' : `: ${messageOf(error)}`
 }
 
-/** The first line, without its full stop. */
-function messageOf({ message }: JobError): string {
+/** The first line, without its full stop, and what caused it. */
+function messageOf({ message, ...rest }: JobError): string {
   const [first = ''] = message.split('\n', 1)
-  return first.trimEnd().replace(/\.$/, '')
+  return messageWithCauses({ ...rest, message: first.trimEnd().replace(/\.$/, '') })
 }
 
 const endings: Readonly<Record<string, string>> = {

@@ -12,6 +12,7 @@
 
 import { isHoldfastError } from '../errors.ts'
 import type { EventName, HoldfastEvents, JobFacts } from '../events.ts'
+import { messageWithCauses } from '../job/error.ts'
 import type { JobError } from '../job/record.ts'
 import type { LogFacts, LogLevel } from './logger.ts'
 
@@ -445,13 +446,14 @@ function tries({ attempt, maxAttempts }: JobFacts): string {
 }
 
 /** Plain data, because each logger writes an Error in its own way. */
-function errorFacts({ name, message, stack, ...rest }: JobError): LogFacts {
+function errorFacts({ name, message, stack, causes, ...rest }: JobError): LogFacts {
   const { code } = rest as { code?: unknown }
-  return { name, message, ...(code !== undefined && { code }), stack }
+  return { name, message, ...(code !== undefined && { code }), stack, ...(causes !== undefined && { causes }) }
 }
 
 /** The message, with a full stop if it does not end like a sentence. */
-function saying({ message }: { readonly message: string }): string {
+function saying(error: JobError): string {
+  const message = messageWithCauses(error)
   return /[.!?…]$/.test(message) ? message : `${message}.`
 }
 

@@ -20,7 +20,11 @@ export interface DedupOptions {
    * for that time from the enqueue, even if the job ends earlier.
    */
   readonly scope?: 'live' | 'waiting' | { readonly window: Duration }
-  /** If the holder of the key still waits, it gets this payload and time (debounce). */
+  /**
+   * If the holder of the key still waits, it becomes what a new job would be (debounce): payload, headers, time, `startBefore`,
+   * priority, attempts, timeout and limit key. Attempts start again. The status says `replaced`, or `notReplaced` if the holder
+   * runs or has ended.
+   */
   readonly replace?: boolean
 }
 
@@ -29,7 +33,7 @@ export interface EnqueueOptions {
   readonly id?: string
   readonly delay?: Duration
   readonly runAt?: Date | number
-  /** A job not started by then is cancelled. */
+  /** A job not started by then is cancelled. It must be later than `runAt` or the end of `delay`. */
   readonly startBefore?: Date | number
   /** 0 (first) to 9; default: that of the queue's definition. */
   readonly priority?: number

@@ -44,6 +44,20 @@ export function duplicateId(id: string): Refused {
   return refuse('DUPLICATE_JOB_ID', `A live job already has the id ${id}. Choose another id, or leave it out.`, { id })
 }
 
+/** The refusal of a job that could never start, because it is due at its latest start or later. */
+export function startsTooLate(startBefore: number, runAt: number): Refused {
+  const [latest, due] = [startBefore, runAt].map((time) => new Date(time).toISOString())
+  const message = `startBefore (${latest}) must be later than the time at which the job is due (${due}), or the job could never start. Choose a later startBefore, or an earlier time.`
+  return refuse('INVALID_OPTION', message, { option: 'startBefore', startBefore, runAt })
+}
+
+/** The refusal of a reschedule after which the job could never start. */
+export function rescheduledTooLate(id: string, startBefore: number, runAt: number): Refused {
+  const [latest, due] = [startBefore, runAt].map((time) => new Date(time).toISOString())
+  const message = `Cannot reschedule job ${id} to ${due}: it must start before ${latest}, so it could never start. Choose an earlier time.`
+  return refuse('INVALID_OPTION', message, { id, option: 'runAt', startBefore, runAt })
+}
+
 export function noQueueToLimit(queue: string): Refused {
   const message = `There is no queue ${queue}, so its limits cannot be overridden. Check the name: holdfast queues lists all queues.`
   return refuse('INVALID_OPTION', message, { option: 'queue', queue })

@@ -287,11 +287,18 @@ export interface EnqueueRequest {
   readonly jobs: readonly NewJob[]
 }
 
+/**
+ * - `created`: a new job was stored.
+ * - `duplicate`: nothing was stored. Job `id` holds the dedup or idempotency key.
+ * - `replaced`: job `id` holds the dedup key and waits. It now is what this enqueue states (`dedup.replace`).
+ * - `notReplaced`: nothing was stored. Job `id` holds the dedup key and could not be replaced: it runs, or it has ended and its
+ *   dedup window is not over.
+ */
+export type EnqueueStatus = 'created' | 'duplicate' | 'replaced' | 'notReplaced'
+
 export interface Enqueued {
   readonly id: string
-  readonly status: 'created' | 'duplicate'
-  /** The waiting job that holds the dedup key now has this job's payload and time. */
-  readonly replaced?: true
+  readonly status: EnqueueStatus
 }
 
 export type EnqueueAnswer = readonly Enqueued[] | Refused
@@ -412,7 +419,7 @@ export interface RequeueFilter {
   /** Died at or after / before this time. */
   readonly diedSince?: number
   readonly diedBefore?: number
-  /** The error message contains this text. */
+  /** The error's message, or a line of its causes (name, message and code), contains this text. */
   readonly error?: string
 }
 

@@ -179,7 +179,7 @@ export class Reaper {
           report.failed += 1
           error = this.#emitFailed(answer.reason)
         } else if (answer.value?.status === 'created') report.revived += 1
-        else if (answer.value?.status === 'duplicate') report.duplicates += 1
+        else if (answer.value) report.duplicates += 1
       }
     }
     return { report, error }

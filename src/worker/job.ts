@@ -107,7 +107,7 @@ export class Job<Payload = unknown, Result = unknown> {
     return this.#decoded().headers
   }
 
-  /** The data of the last `holdfast.wake(id, data)`; undefined if there was none. */
+  /** The data of the last `holdfast.wake(id, data)`; undefined if there was none, or a run that read them has snoozed since. */
   get wake(): unknown {
     return this.#decoded().wake
   }

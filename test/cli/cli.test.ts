@@ -332,8 +332,9 @@ test('job shows everything, with the history of attempts', async () => {
   assert.match(stdout, /^state +dead$/m)
   assert.match(stdout, /^attempts +2 of 2$/m)
   assert.match(stdout, /^error +Error: no answer from smtp$/m)
-  assert.match(stdout, /^ +1 {2}failed {2}w1 .*no answer from smtp$/m)
-  assert.match(stdout, /^ +2 {2}failed {2}w1 .*no answer from smtp$/m)
+  assert.match(stdout, /^ +Caused by Error: connect to smtp \(ECONNREFUSED\)$/m)
+  const said = 'no answer from smtp \\(caused by connect to smtp \\[ECONNREFUSED\\]\\)'
+  for (const n of [1, 2]) assert.match(stdout, new RegExp(`^ +${n} {2}failed {2}w1 .*${said}$`, 'm'))
 })
 
 test('control characters of payloads and errors are not printed to a terminal', async () => {
@@ -598,9 +599,10 @@ async function setup(extra: NodeJS.ProcessEnv = {}) {
     await mail.enqueue('done')
     await (await mail.claim())[0]?.done()
     const dead = await mail.enqueueMany([{ payload: 'dead-1' }, { payload: 'dead-2' }])
+    const refused = Object.assign(new Error('connect to smtp'), { code: 'ECONNREFUSED' })
     for (let attempt = 1; attempt <= 2; attempt++) {
       for (const lease of await mail.claim({ max: 2, worker: 'w1' })) {
-        await lease.retry(new Error('no answer from smtp'), { delay: 0 })
+        await lease.retry(new Error('no answer from smtp', { cause: refused }), { delay: 0 })
       }
     }
     await mail.enqueue('later', { delay: '1h' })

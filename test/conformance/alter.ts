@@ -76,6 +76,39 @@ export function alterTests(inWorld: InWorld): void {
     )
 
     test(
+      'data are gone after the run that read them has snoozed, and stay after a retry, a release and a rescue',
+      inWorld(async ({ holdfast, clock }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1, { headers: { a: 'b' } })
+        await (await claimOne(holdfast, 'mail')).snooze('1h')
+        await holdfast.wake(id, 'first')
+        const next = async () => {
+          await holdfast.sweep()
+          return claimOne(holdfast, 'mail', { lease: '30s' })
+        }
+        await (await next()).retry(new Error('no'), { delay: 0 })
+        await (await next()).release()
+        assert.equal((await next()).job.wake, 'first')
+        await clock.advance(minute)
+        const rescued = await next()
+        assert.equal(rescued.job.wake, 'first')
+        await rescued.snooze('1h')
+        assert.equal((await readJob(holdfast, id)).wake, undefined)
+        await clock.advance(hour)
+        const timedOut = await next()
+        assert.deepEqual([timedOut.job.wake, timedOut.job.headers], [undefined, { a: 'b' }])
+        await holdfast.wake(id, 'second')
+        await timedOut.snooze('1h')
+        const second = await next()
+        assert.equal(second.job.wake, 'second', 'a wake that came during the run is for the next one')
+        await second.snooze('1h')
+        assert.deepEqual(
+          [(await readJob(holdfast, id)).wake, (await readJob(holdfast, id)).headers],
+          [undefined, { a: 'b' }],
+        )
+      }),
+    )
+
+    test(
       'of a running job does not shorten the delay of a retry',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)

@@ -165,6 +165,19 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
+        'the answer says whether this call made the batch or its key was used before',
+        inWorld(async ({ holdfast, another }) => {
+          const items = [{ queue: 'mail', payload: 1 }]
+          const first = await holdfast.batch({ name: 'b', key: 'k' }, items)
+          const again = await (await another()).batch({ name: 'other', key: 'k' }, items)
+          const found = await holdfast.getBatch({ key: 'k' })
+          const unkeyed = await holdfast.batch({ name: 'b' }, items)
+          assert.deepEqual([first.created, again.created, found?.created, unkeyed.created], [true, false, false, true])
+          assert.equal(again.id, first.id)
+        }),
+      )
+
+      test(
         'entries whose dedup key has a holder do not become items',
         inWorld(async ({ holdfast }) => {
           await holdfast.queue('mail').enqueue(0, { dedup: { key: 'a' } })

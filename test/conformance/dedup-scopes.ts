@@ -110,7 +110,7 @@ export function dedupScopeTests(inWorld: InWorld): void {
         const { id } = await queue.enqueue('first', { dedup: replace, delay: '10s' })
         await clock.advance(5_000)
         const answer = await queue.enqueue('second', { dedup: replace, delay: '10s' })
-        assert.deepEqual(answer, { id, status: 'duplicate', replaced: true })
+        assert.deepEqual(answer, { id, status: 'replaced' })
         const { payload, runAt } = await readJob(holdfast, id)
         assert.deepEqual([payload, runAt.getTime()], ['second', clock.now() + 10_000])
         await clock.advance(5_000)
@@ -143,8 +143,109 @@ export function dedupScopeTests(inWorld: InWorld): void {
         await claimOne(holdfast, 'mail')
         const before = await readJob(holdfast, id)
         const answer = await holdfast.queue('mail').enqueue('second', { dedup: replace, delay: minute })
-        assert.deepEqual(answer, { id, status: 'duplicate' })
+        assert.deepEqual(answer, { id, status: 'notReplaced' })
         assert.deepEqual(await allJobs(holdfast), [before])
+      }),
+    )
+
+    test(
+      'an ended holder of a window is not replaced, and the answer says so',
+      inWorld(async ({ holdfast }) => {
+        const dedup = { ...window, replace: true }
+        const { id } = await holdfast.queue('mail').enqueue('first', { dedup })
+        await (await claimOne(holdfast, 'mail')).done()
+        assert.deepEqual(await holdfast.queue('mail').enqueue('second', { dedup }), { id, status: 'notReplaced' })
+        assert.equal((await readJob(holdfast, id)).payload, 'first')
+      }),
+    )
+
+    test(
+      'a replacement decides the latest start, so an earlier one cancels nothing, and a new one counts',
+      inWorld(async ({ holdfast, clock }) => {
+        const queue = holdfast.queue('mail')
+        const first = { dedup: replace, delay: '5s', startBefore: clock.now() + 10_000 } as const
+        const { id } = await queue.enqueue('first', first)
+        await clock.advance(4_000)
+        await queue.enqueue('second', { dedup: replace, delay: '5s', startBefore: clock.now() + 10_000 })
+        await clock.advance(7_000)
+        await holdfast.sweep()
+        assert.equal(await stateOf(holdfast, id), 'ready')
+        await queue.enqueue('third', { dedup: replace })
+        assert.equal((await readJob(holdfast, id)).startBefore, null)
+        await clock.advance(hour)
+        await holdfast.sweep()
+        assert.equal(await stateOf(holdfast, id), 'ready')
+        await queue.enqueue('fourth', { dedup: replace, startBefore: clock.now() + minute })
+        await clock.advance(minute)
+        assert.deepEqual(await holdfast.claim(['mail']), [])
+        assert.equal((await holdfast.sweep()).overdue, 1)
+        assert.deepEqual(await stateOf(holdfast, id), 'cancelled')
+      }),
+    )
+
+    test(
+      'a replacement of a job past its latest start can start',
+      inWorld(async ({ holdfast, clock }) => {
+        const queue = holdfast.queue('mail')
+        await queue.enqueue('first', { dedup: replace, startBefore: clock.now() + 1_000 })
+        await queue.enqueue('other')
+        await clock.advance(1_000)
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), ['other'])
+        await queue.enqueue('second', { dedup: replace })
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), ['second'])
+      }),
+    )
+
+    test(
+      'a replacement decides priority, attempts and timeout; what it does not state is filled in as for a new job',
+      inWorld(async ({ holdfast }) => {
+        const queue = holdfast.queue('mail', { attempts: 7, priority: 6 })
+        const stated = { priority: 2, attempts: 3, timeout: '2m' } as const
+        const { id } = await queue.enqueue('first', { dedup: replace })
+        await queue.enqueue('second', { dedup: replace, ...stated })
+        const read = async () => {
+          const { priority, maxAttempts, timeoutMs } = await readJob(holdfast, id)
+          return [priority, maxAttempts, timeoutMs]
+        }
+        assert.deepEqual(await read(), [2, 3, 2 * minute])
+        await queue.enqueue('usual', { priority: 3 })
+        await queue.enqueue('third', { dedup: replace })
+        assert.deepEqual(await read(), [6, 7, null])
+        await queue.enqueue('fourth', { dedup: replace, ...stated })
+        await queue.enqueue('urgent', { priority: 1 })
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), ['urgent', 'fourth', 'usual'])
+      }),
+    )
+
+    test(
+      'a replacement starts its attempts again, keeps the history, and its latest start counts again',
+      inWorld(async ({ holdfast, clock }) => {
+        const queue = holdfast.queue('mail')
+        const { id } = await queue.enqueue('first', { dedup: replace, attempts: 2 })
+        await (await claimOne(holdfast, 'mail')).retry(new Error('no'), { delay: '1m' })
+        await queue.enqueue('second', { dedup: replace, attempts: 2, startBefore: clock.now() + minute })
+        const { attempts, maxAttempts, history } = await readJob(holdfast, id)
+        assert.deepEqual([attempts, maxAttempts, history.length], [0, 2, 1])
+        const lease = await claimOne(holdfast, 'mail')
+        assert.deepEqual([lease.job.attempt, lease.job.payload], [1, 'second'])
+        await lease.retry(new Error('no'), { delay: 0 })
+        assert.equal(await stateOf(holdfast, id), 'ready')
+        await queue.enqueue('third', { dedup: replace, startBefore: clock.now() + minute })
+        await clock.advance(minute)
+        assert.equal((await holdfast.sweep()).overdue, 1)
+      }),
+    )
+
+    test(
+      'a plain enqueue replaces an item of a batch, with another priority, and the item stays in its batch',
+      inWorld(async ({ holdfast }) => {
+        const queue = holdfast.queue('mail')
+        const batch = await holdfast.batch({ name: 'b' }, [{ queue: 'mail', payload: 'item', dedup: { key: 'ada' } }])
+        const answer = await queue.enqueue('new', { dedup: replace, priority: 1 })
+        assert.equal(answer.status, 'replaced')
+        const { payload, priority, batch: of } = await readJob(holdfast, answer.id)
+        assert.deepEqual([payload, priority, of], ['new', 1, batch.id])
+        assert.deepEqual(await claimOrder(holdfast, ['mail']), ['new'])
       }),
     )
 

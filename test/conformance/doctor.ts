@@ -8,9 +8,9 @@ export function doctorTests(inWorld: InWorld): void {
   describe('the doctor', () => {
     test(
       'finds nothing wrong with healthy jobs in any state',
-      inWorld(async ({ holdfast }) => {
+      inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueueMany([1, 2, 3, 4].map((payload) => ({ payload })))
-        await holdfast.queue('mail').enqueue(5, { delay: '1h', startBefore: new Date(Date.now() + 100 * hour) })
+        await holdfast.queue('mail').enqueue(5, { delay: '1h', startBefore: new Date(clock.now() + 100 * hour) })
         await (await claimOne(holdfast, 'mail')).done()
         await (await claimOne(holdfast, 'mail')).release()
         await claimOne(holdfast, 'mail')

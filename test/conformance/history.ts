@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { claimOne, minute, readJob } from './expect.ts'
+import { claimOne, deadJob, minute, readJob, rejects } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function historyTests(inWorld: InWorld): void {
@@ -44,6 +44,36 @@ export function historyTests(inWorld: InWorld): void {
           history.map(({ startedAt, endedAt }) => endedAt.getTime() - startedAt.getTime()),
           [10_000, 10_000, 10_000, 70_000, 10_000],
         )
+      }),
+    )
+
+    test(
+      'the causes of an error are kept: in the job, its history, events, explain, a result, and for requeueAll',
+      inWorld(async ({ holdfast }) => {
+        const refused = Object.assign(new Error('connect to 127.0.0.1:1'), { code: 'ECONNREFUSED' })
+        const failure = () => new TypeError('fetch failed', { cause: new AggregateError([refused], 'all refused') })
+        const causes = [
+          { message: 'all refused', name: 'AggregateError' },
+          { message: 'connect to 127.0.0.1:1', name: 'Error', code: 'ECONNREFUSED' },
+        ]
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        await (await claimOne(holdfast, 'mail')).retry(failure(), { delay: 0 })
+        assert.deepEqual((await readJob(holdfast, id)).history[0]?.error?.causes, causes)
+        await (await claimOne(holdfast, 'mail')).dead(failure())
+        const { error, history } = await readJob(holdfast, id)
+        assert.deepEqual([error?.message, error?.causes], ['fetch failed', causes])
+        assert.deepEqual(
+          history.map((attempt) => attempt.error?.causes),
+          [causes, causes],
+        )
+        const said = 'fetch failed (caused by all refused; connect to 127.0.0.1:1 [ECONNREFUSED])'
+        assert.ok((await holdfast.explain(id)).sentence.includes(said))
+        assert.ok((await rejects(holdfast.result(id), 'JOB_DEAD')).message.includes(said))
+        await deadJob(holdfast, 'mail')
+        const found = async (text: string) => (await holdfast.requeueAll({ error: text }, { dryRun: true })).requeued
+        const texts = ['fetch failed', 'ECONNREFUSED', 'connect to 127', 'AggregateError all refused', 'elsewhere']
+        assert.deepEqual(await Promise.all(texts.map(found)), [1, 1, 1, 1, 0])
+        assert.equal((await holdfast.requeueAll({ error: 'ECONNREFUSED' })).requeued, 1)
       }),
     )
 

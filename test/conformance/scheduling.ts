@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { claimOne, claimOrder, hour, minute, readJob, stateOf } from './expect.ts'
+import { allJobs, claimOne, claimOrder, hour, minute, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function schedulingTests(inWorld: InWorld): void {
@@ -116,7 +116,7 @@ export function schedulingTests(inWorld: InWorld): void {
       inWorld(async ({ holdfast, clock }) => {
         const startBefore = clock.now() + minute
         const ready = await holdfast.queue('mail').enqueue(1, { startBefore })
-        const scheduled = await holdfast.queue('mail').enqueue(2, { startBefore, delay: '1h' })
+        const scheduled = await holdfast.queue('mail').enqueue(2, { startBefore, delay: '59s' })
         const gone = await holdfast.queue('mail').enqueue(3, { startBefore: clock.now() - 1 })
         const later = await holdfast.queue('mail').enqueue(4, { startBefore: clock.now() + hour })
         await clock.advance(minute + 1)
@@ -124,6 +124,53 @@ export function schedulingTests(inWorld: InWorld): void {
         assert.deepEqual([overdue, promoted, rescued], [3, 0, 0])
         const states = await Promise.all([ready, scheduled, gone, later].map(({ id }) => stateOf(holdfast, id)))
         assert.deepEqual(states, ['cancelled', 'cancelled', 'cancelled', 'ready'])
+      }),
+    )
+
+    test(
+      'an enqueue whose job is due at its latest start or later is refused as a whole, at a time and after a delay',
+      inWorld(async ({ holdfast, clock }) => {
+        const mail = holdfast.queue('mail')
+        const startBefore = clock.now() + minute
+        const late = [{ runAt: startBefore }, { runAt: startBefore + 1 }, { delay: minute }, { delay: '1h' }] as const
+        for (const when of late) {
+          const runAt = 'runAt' in when ? when.runAt : clock.now() + (when.delay === '1h' ? hour : minute)
+          const facts = { option: 'startBefore', startBefore, runAt }
+          await rejects(mail.enqueue(1, { startBefore, ...when }), 'INVALID_OPTION', facts)
+        }
+        const two = [{ payload: 1 }, { payload: 2, startBefore, runAt: startBefore }]
+        await rejects(mail.enqueueMany(two), 'INVALID_OPTION', { option: 'startBefore', index: 1 })
+        assert.deepEqual(await allJobs(holdfast), [])
+        await mail.enqueue(3, { startBefore, runAt: startBefore - 1 })
+        await mail.enqueue(4, { startBefore: clock.now() - minute, runAt: clock.now() - hour }) // too late, but possible
+        assert.equal((await allJobs(holdfast)).length, 2)
+      }),
+    )
+
+    test(
+      'an idempotent enqueue with a delay is answered with its first job, also after its latest start',
+      inWorld(async ({ holdfast, clock }) => {
+        const options = { startBefore: clock.now() + minute, delay: '30s', idempotencyKey: 'i' } as const
+        const { id } = await holdfast.queue('mail').enqueue(1, options)
+        await clock.advance(45_000)
+        assert.deepEqual(await holdfast.queue('mail').enqueue(1, options), { id, status: 'duplicate' })
+      }),
+    )
+
+    test(
+      'a reschedule to the latest start or later is refused, unless the job has started once',
+      inWorld(async ({ holdfast, clock }) => {
+        const startBefore = clock.now() + minute
+        const { id } = await holdfast.queue('mail').enqueue(1, { startBefore })
+        for (const runAt of [startBefore, startBefore + hour]) {
+          await rejects(holdfast.reschedule(id, runAt), 'INVALID_OPTION', { id, option: 'runAt', startBefore, runAt })
+          assert.equal(await stateOf(holdfast, id), 'ready')
+        }
+        await holdfast.reschedule(id, startBefore - 1)
+        await holdfast.reschedule(id, clock.now())
+        await (await claimOne(holdfast, 'mail')).release()
+        await holdfast.reschedule(id, startBefore + hour)
+        assert.equal(await stateOf(holdfast, id), 'scheduled')
       }),
     )
 

@@ -317,19 +317,32 @@ export class Model {
       const first = [...live, ...ended].find((other) => other.queue === job.queue && other.idempotencyKey === key)
       if (first) return first.hash === hash ? { id: first.id, status: 'duplicate' } : no('IDEMPOTENCY_MISMATCH')
     }
+    const isTimed = job.runAt !== null || job.delayMs > 0
+    if (isTimed && job.startBefore !== null && job.startBefore <= (job.runAt ?? now + job.delayMs)) {
+      return no('INVALID_OPTION')
+    }
     const dueAt = Math.max(now, job.runAt ?? now + job.delayMs)
     const dedupEntry = job.dedup && this.dedupEntry(job.queue, job.dedup.key)
     if (dedupEntry) {
       const holder = live.find(({ born }) => born === dedupEntry.holder)
-      if (!job.dedup?.replace || !holder || !isWaiting(holder)) return { id: dedupEntry.id, status: 'duplicate' }
-      holder.payload = job.payload
-      holder.headers = job.headers
-      this.#wait(holder, dueAt, false, job.limitKey)
-      return { id: dedupEntry.id, status: 'duplicate', replaced: true }
+      if (!job.dedup?.replace) return { id: dedupEntry.id, status: 'duplicate' }
+      if (!holder || !isWaiting(holder)) return { id: dedupEntry.id, status: 'notReplaced' }
+      this.#replace(holder, job, dueAt)
+      return { id: dedupEntry.id, status: 'replaced' }
     }
     if (live.some(({ id }) => id === job.id)) return no('DUPLICATE_JOB_ID')
     this.#insert(job, dueAt, batch)
     return { id: job.id, status: 'created' }
+  }
+
+  /** The holder becomes what a new job would be. It keeps its id, birth, keys, batch and history. */
+  #replace(holder: ModelJob, job: NewJob, dueAt: number): void {
+    const { payload, headers, timeoutMs, startBefore } = job
+    const settings = this.#settingsOf(job.queue) ?? undefinedQueue
+    const priority = job.priority ?? settings.priority
+    this.#wait(holder, dueAt, false, job.limitKey, priority)
+    Object.assign(holder, { payload, headers, timeoutMs, startBefore, attempts: 0, freeReleases: 0, started: false })
+    holder.maxAttempts = job.maxAttempts ?? settings.attempts
   }
 
   #insert(job: NewJob, dueAt: number, batch: string | null): void {
@@ -374,10 +387,16 @@ export class Model {
   }
 
   /** Scheduled if it is due later. Otherwise ready, or held if its limit key has no slot. */
-  #wait(job: ModelJob, dueAt: number, front: boolean, limitKey: string | null = job.limitKey): void {
+  #wait(
+    job: ModelJob,
+    dueAt: number,
+    front: boolean,
+    limitKey: string | null = job.limitKey,
+    priority = job.priority,
+  ): void {
     for (const key of new Set([job.limitKey, limitKey])) this.#admitEarlier({ queue: job.queue, limitKey: key })
     this.#leave(job)
-    job.limitKey = limitKey
+    Object.assign(job, { limitKey, priority })
     this.batches.touch(job.batch)
     job.runAt = dueAt
     job.front = front
@@ -984,6 +1003,7 @@ export class Model {
     job.fence = null
     if (verdict.to === 'ready' || verdict.to === 'scheduled') {
       job.freeReleases = verdict.freeReleases
+      if (ending === 'snoozed' && !job.woken) job.headers = encodeWake(job.headers, null)
       job.woken = false
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
     } else {
@@ -1213,6 +1233,9 @@ export class Model {
       if (request.as === 'delete') return this.#delete(job)
       if (request.as === 'wake') return this.#wake(job, request.data)
       if (!isWaiting(job)) return no('INVALID_STATE')
+      if (request.as === 'reschedule' && !job.started && job.startBefore !== null && job.startBefore <= request.runAt) {
+        return no('INVALID_OPTION')
+      }
       if (request.as === 'reschedule') this.#wait(job, Math.max(request.runAt, this.state.now), false)
       else if (request.priority !== job.priority) {
         job.priority = request.priority

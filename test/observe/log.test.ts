@@ -56,6 +56,16 @@ test('a logger gets a sentence and its fields, at the level of the event', () =>
   assert.match(written[1]?.[1] ?? '', /is done as saved after 12 ms\.$/)
 })
 
+test('a log line says what caused an error, and has the causes in its fields', () => {
+  const { events, written, logger } = setup()
+  logTo(events, logger)
+  const causes = [{ message: 'connect to 127.0.0.1:1', name: 'Error', code: 'ECONNREFUSED' }]
+  events.emit('job.dead', { ...dead, error: { message: 'fetch failed', name: 'TypeError', causes } })
+  const [, message, facts] = written[0] as Written
+  assert.match(message, /failed: fetch failed \(caused by connect to 127\.0\.0\.1:1 \[ECONNREFUSED\]\)\.$/)
+  assert.deepEqual((facts['error'] as { causes: unknown }).causes, causes)
+})
+
 test('pino gets the fields first, and its level is respected', () => {
   const { events, written, logger } = setup()
   let level = 'info'

@@ -152,7 +152,7 @@ async function replaceDuringClaim(world: World, end: 'commit' | 'rollback'): Pro
   await waitsFor(world, replaced, () => tx[end]())
   const answer = await replaced
   assert.equal(answer.id, id)
-  return [answer.replaced ?? false, (await readJob(world.holdfast, id)).payload, await world.claim()]
+  return [answer.status === 'replaced', (await readJob(world.holdfast, id)).payload, await world.claim()]
 }
 
 test(
@@ -183,7 +183,7 @@ test(
     const claimed = world.claim()
     await world.waiters(1)
     await lock.commit()
-    const wasReplaced = (await replaced).replaced === true
+    const wasReplaced = (await replaced).status === 'replaced'
     assert.deepEqual(await claimed, [wasReplaced ? 'new' : 'old'])
     assert.deepEqual(await world.claim(), [])
   }),

@@ -672,6 +672,7 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function lane_beside(p_lane integer, p_priority integer, p_opens boolean) returns integer plpgsql volatile;
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
 function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.leased_job plpgsql volatile
@@ -684,7 +685,7 @@ function limit_key_at(p_path text, p_payload text) returns text plpgsql immutabl
 function limit_key_option(p_options jsonb) returns text plpgsql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
 function lock_batches(p_nos integer[]) returns void plpgsql volatile;
-function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text) plpgsql volatile
+function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text, start_before bigint) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
@@ -816,7 +817,7 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function repair_restored(p_system_identifier text) returns void plpgsql volatile;
-function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_limit_key text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
+function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_priority integer, p_limit_key text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
 function require_key(p_queue holdfast.queue) returns void plpgsql volatile;
 function retention_class(p_retain_ms bigint) returns smallint sql immutable;
 function retention_width(p_class integer) returns bigint sql immutable;
@@ -881,3 +882,4 @@ function watch_mark() returns TABLE(era uuid, snapshot pg_snapshot, is_exact boo
 function watch_number() returns bigint plpgsql volatile;
 function withdraw(p_flush uuid, p_now bigint) returns boolean plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function without_wake(p_headers text) returns text plpgsql immutable;

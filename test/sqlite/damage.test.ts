@@ -60,7 +60,7 @@ test('a list with entries of missing jobs is read, claimed from and swept normal
     .enqueueMany([
       { payload: 'ready' },
       { payload: 'scheduled', delay: 20 },
-      { payload: 'overdue', delay: '1h', startBefore: before },
+      { payload: 'overdue', startBefore: before },
     ])
   await holdfast.queue('mail').enqueue('unharmed')
   await holdfast.queue('mail').enqueue('unharmed later', { delay: 20 })
@@ -87,7 +87,7 @@ test('a job that runs or has ended is not cancelled because of a leftover entry 
   const { id: running } = await holdfast.queue('mail').enqueue(1)
   const lease = await claimOne(holdfast, 'mail')
   const dead = await deadJob(holdfast, 'post')
-  await holdfast.queue('late').enqueue(1, { startBefore: new Date(Date.now() + 1), delay: '1h' })
+  await holdfast.queue('late').enqueue(1, { startBefore: new Date(Date.now() + 1) })
   const db = file.raw()
   const insert = db.prepare(
     'insert into holdfast_overdue (start_before, seq) select 1, seq from holdfast_job where id = ?',
@@ -103,7 +103,7 @@ test('a job that runs or has ended is not cancelled because of a leftover entry 
 test('a time that no calendar has does not stop the sweep of other jobs', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()
-  const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: new Date(Date.now() + 60_000), delay: '1h' })
+  const { id } = await holdfast.queue('mail').enqueue(1, { startBefore: new Date(Date.now() + 60_000) })
   await holdfast.queue('post').enqueue(1)
   await claimOne(holdfast, 'post', { lease: 1 })
   const db = file.raw()

@@ -174,7 +174,7 @@ class Player {
         limitKey: this.#one(['a', 'b', 'c', null]),
         priority: this.#below(3),
         delayMs: this.#chance(4) ? minute : 0,
-        startBefore: this.#chance(8) ? this.#world.clock.time + minute : null,
+        startBefore: this.#chance(8) ? this.#world.clock.time + 2 * minute : null,
         dedup: this.#chance(5) ? { key: `d${this.#below(4)}`, scope: 'live', replace: this.#chance(2) } : null,
         maxAttempts: 2,
       })

@@ -257,7 +257,7 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
         ).map((answer) =>
           isRefused(answer)
             ? answer
-            : answer.map((each) => (each.status === 'created' ? each : { ...each, replaced: true })),
+            : answer.map((each) => (each.status === 'created' ? each : { ...each, status: 'replaced' })),
         ),
     }),
   ],

@@ -22,7 +22,7 @@ test('payload and result types are inferred from one definition, at both ends', 
 
   const enqueued = await holdfast.queue(welcome).enqueue({ userId: 'u1', at: '2030-01-01T00:00:00Z' })
   same<typeof enqueued, Enqueued>(true)
-  same<Enqueued['status'], 'created' | 'duplicate'>(true)
+  same<Enqueued['status'], 'created' | 'duplicate' | 'replaced' | 'notReplaced'>(true)
 
   // @ts-expect-error: userId is a string
   await assert.rejects(holdfast.queue(welcome).enqueue({ userId: 1, at: '' }))

@@ -55,6 +55,22 @@ describe('a handler in a thread', () => {
     await recount(holdfast)
   })
 
+  test('an error keeps its causes on the way from its thread', async () => {
+    await using world = await setup()
+    const { error } = await run(world.holdfast, 'causedError')
+    assert.deepEqual(
+      [error?.message, error?.name, error?.causes],
+      [
+        'fetch failed',
+        'TypeError',
+        [
+          { message: 'all refused', name: 'AggregateError' },
+          { message: 'no answer', name: 'Error', code: 'ECONNREFUSED' },
+        ],
+      ],
+    )
+  })
+
   test('can extend its lease and timeout', async () => {
     await using world = await setup()
     const { holdfast } = world

@@ -1,6 +1,6 @@
 import { isRefused } from '../../errors.ts'
-import type { AdvanceAnswer, AdvanceRequest, KvAnswer } from '../store.ts'
-import { type AfterCommit, addOrInsertDead, comesReady, countReady, type StoreContext } from './enqueue.ts'
+import type { AdvanceAnswer, AdvanceRequest, Enqueued, KvAnswer } from '../store.ts'
+import { type AfterCommit, addOrInsertDead, comesReady, countReady, mayRun, type StoreContext } from './enqueue.ts'
 
 /**
  * The cursor's row is locked first. So a call with an old version waits for the call with the current version, and is answered
@@ -27,7 +27,7 @@ export async function advance(context: StoreContext, { jobs, ...move }: AdvanceR
   })
   if (answer !== 'stale' && answer !== 'busy' && !isRefused(answer)) {
     context.announce(
-      countReady(jobs.filter((job, i) => comesReady(context.lanes, job) && answer.enqueued[i]?.status === 'created')),
+      countReady(jobs.filter((job, i) => comesReady(context.lanes, job) && mayRun(answer.enqueued[i] as Enqueued))),
     )
     await context.afterCommit(afterCommit)
   }

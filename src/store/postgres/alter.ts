@@ -2,7 +2,7 @@
 
 import type { JobState } from '../../job/record.ts'
 import { encodeWake } from '../../job/stored.ts'
-import { cannotAlter, notFound } from '../refusals.ts'
+import { cannotAlter, notFound, rescheduledTooLate } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, PurgeAnswer, PurgeRequest } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { type LockedJob, leaving, lockJobs, selectNewestEnded } from './control.ts'
@@ -67,6 +67,9 @@ class Alteration {
         return this.#wake(id, job, request.data)
       case 'reschedule':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
+        if (job.startBefore !== null && job.startBefore <= request.runAt) {
+          return rescheduledTooLate(id, job.startBefore, request.runAt)
+        }
         return this.#move(id, job, request.runAt)
       case 'reprioritise':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)

@@ -114,6 +114,8 @@ export interface LockedJob {
   readonly headers: string | null
   readonly batch: number
   readonly keyRef: string | null
+  /** Null: it has none, or was claimed before. */
+  readonly startBefore: number | null
 }
 
 /** The batch and the limit key to check when the job is gone: the limit key only if the job had a slot. */
@@ -134,7 +136,20 @@ export async function lockJobs(
   return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
 }
 
-function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, batch, keyRef, state]: Row): LockedJob {
+function toLocked([
+  ,
+  lane,
+  queue,
+  priority,
+  attempts,
+  cancel,
+  runAt,
+  headers,
+  batch,
+  keyRef,
+  state,
+  startBefore,
+]: Row): LockedJob {
   return {
     state: state as JobState,
     queue: queue as string,
@@ -146,6 +161,7 @@ function toLocked([, lane, queue, priority, attempts, cancel, runAt, headers, ba
     headers: headers ?? null,
     batch: Number(batch),
     keyRef: keyRef ?? null,
+    startBefore: startBefore == null ? null : Number(startBefore),
   }
 }
 

@@ -11,7 +11,15 @@ import { isHoldfastError, isRefused, type Refused, toError } from '../../errors.
 import type { DroppedNotice } from '../../job/death.ts'
 import type { NewJob } from '../../job/record.ts'
 import { encodeError } from '../../job/stored.ts'
-import { atIndex, duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
+import {
+  atIndex,
+  duplicateId,
+  idempotencyMismatch,
+  limitKeyRequired,
+  Refusal,
+  startsTooLate,
+  undeliverable,
+} from '../refusals.ts'
 import type {
   EnqueueAnswer,
   Enqueued,
@@ -248,8 +256,9 @@ function announceAnswers(
   context.announce(countReady(ready))
 }
 
-function mayRun({ status, replaced }: Enqueued): boolean {
-  return status === 'created' || replaced === true
+/** A job that was created or replaced may be ready now. */
+export function mayRun({ status }: Enqueued): boolean {
+  return status === 'created' || status === 'replaced'
 }
 
 /** Throws a Refusal if one of the jobs cannot be enqueued; the caller rolls back to a savepoint. */
@@ -505,8 +514,8 @@ function limitKeyRefsOf(added: readonly Added[]): string[] {
   return added.flatMap(({ keyRefs }) => keyRefs ?? [])
 }
 
-function toEnqueued({ id, status, replaced }: Added): Enqueued {
-  return { id, status, ...(replaced && { replaced }) }
+function toEnqueued({ id, status }: Added): Enqueued {
+  return { id, status }
 }
 
 type JsonAnswer =
@@ -527,5 +536,9 @@ function toAnswers(json: string): (readonly Added[] | Refused)[] {
 
 function toRefused({ refused, id, key, queue }: Extract<JsonAnswer, { refused: string }>): Refused {
   if (refused === 'HF108') return limitKeyRequired(queue, id || null)
+  if (refused === 'HF109') {
+    const { startBefore, runAt } = JSON.parse(id) as { readonly startBefore: number; readonly runAt: number }
+    return startsTooLate(startBefore, runAt)
+  }
   return refused === 'HF101' ? idempotencyMismatch({ key, id, queue }) : duplicateId(id)
 }

@@ -212,6 +212,7 @@ export class SettlementWriter {
       attempts: verdict.attempts,
       free_releases: verdict.freeReleases,
       past: encodePast(job.past, attemptRecord(job, verdict, this.#tx.now, annotations?.costs)),
+      snoozed: verdict.ending === 'snoozed',
       ...(annotations?.costs && { batch: job.batch, costs: annotations.costs }),
     }
   }

@@ -2,7 +2,7 @@
 
 import type { EndState } from '../../job/record.ts'
 import { decodeAnnotations, encodeWake } from '../../job/stored.ts'
-import { cannotAlter, notFound } from '../refusals.ts'
+import { cannotAlter, notFound, rescheduledTooLate } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, PurgeRequest } from '../store.ts'
 import {
   type FoundRow,
@@ -28,6 +28,11 @@ export function alter(tx: SqliteTransaction, request: AlterRequest): AlterAnswer
   if (!isWaiting(job)) return cannotAlter(job.id, job.state, request.as)
   const queue = tx.queueByNo(job.queue)
   if (request.as === 'reschedule') {
+    const { start_before: startBefore } = job
+    const hasStarted = job.attempts + job.free_releases > 0
+    if (startBefore !== null && !hasStarted && startBefore <= request.runAt) {
+      return rescheduledTooLate(job.id, startBefore, request.runAt)
+    }
     return { state: moveWaiting(tx, queue, job, { runAt: request.runAt, priority: job.priority }) }
   }
   if (request.priority === job.priority) return { state: job.state }

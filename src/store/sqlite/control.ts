@@ -217,6 +217,12 @@ interface DeadRow extends IdleRow {
   readonly finished_at: number
 }
 
+/** The message of an error, and its causes, a line each; all of it, if it is no JSON. */
+const errorText = `iif(json_valid(e.error), coalesce(e.error ->> 'message', '') || coalesce((
+       select group_concat(char(10) || iif(c.type <> 'object', '', coalesce((c.value ->> 'name') || ' ', '')
+                || coalesce(c.value ->> 'message', '') || coalesce(' ' || (c.value ->> 'code'), '')), '')
+         from json_each(e.error, '$.causes') c), ''), coalesce(e.error, ''))`
+
 /**
  * Newest first, from a place on. SQLite uses the index for one upper bound only, so there are two statements: jobs that ended in
  * the same millisecond as the place and come before it, then jobs that ended earlier.
@@ -224,7 +230,7 @@ interface DeadRow extends IdleRow {
 const selectDead = (before: string) => `select ${idleColumns}, e.finished_at
     from holdfast_ended e cross join holdfast_job j on j.seq = e.seq
    where e.retention_class = ? and ${before}
-     and instr(iif(json_valid(e.error), e.error ->> 'message', coalesce(e.error, '')), ?) > 0
+     and instr(${errorText}, ?) > 0
    order by e.finished_at desc, e.seq desc limit +?`
 
 export const selectDeadTied = selectDead('e.finished_at = ? and e.seq < ?')

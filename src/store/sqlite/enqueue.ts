@@ -1,11 +1,20 @@
 // Enqueue. All jobs of a request are stored, or none. The check of a key and the write are in one transaction, and SQLite has one
 // writer. So if two producers race for a key, exactly one finds it free.
 
+import { cannotStartInTime } from '../../job/latest-start.ts'
 import { resolveKey } from '../../job/limit-key.ts'
 import type { Dedup, NewJob } from '../../job/record.ts'
-import { atIndex, duplicateId, idempotencyMismatch, limitKeyRequired, Refusal, undeliverable } from '../refusals.ts'
+import {
+  atIndex,
+  duplicateId,
+  idempotencyMismatch,
+  limitKeyRequired,
+  Refusal,
+  startsTooLate,
+  undeliverable,
+} from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueuedFor, EnqueueRequest } from '../store.ts'
-import { end, findById, findBySeq, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
+import { end, findById, findBySeq, forgetOverdue, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
 import { keyRuleOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
@@ -62,9 +71,12 @@ function readKeysAhead(tx: SqliteTransaction, jobs: readonly NewJob[]): void {
   )
 }
 
-/** Only a chosen id, an idempotency key or an unknown limit key can be refused. All other jobs need no savepoint. */
+/**
+ * Only a chosen id, an idempotency key, a latest start or an unknown limit key can be refused. All other jobs need no savepoint.
+ */
 function mayBeRefused(job: NewJob, keyed: ReadonlySet<string>): boolean {
-  return job.idGiven || job.idempotency !== null || (job.limitKey === undefined && keyed.has(job.queue))
+  const isChecked = job.idGiven || job.idempotency !== null || job.startBefore !== null
+  return isChecked || (job.limitKey === undefined && keyed.has(job.queue))
 }
 
 /** May throw a Refusal; then the caller must run it inside `tx.attempt`. */
@@ -74,6 +86,7 @@ export function enqueueJob(tx: SqliteTransaction, job: NewJob, batch = 0): Enque
   if (limitKey === undefined) throw new Refusal(limitKeyRequired(queue.name, queue.key_path))
   const first = job.idempotency && findIdempotent(tx, queue, job.idempotency)
   if (first) return { id: first, status: 'duplicate' }
+  if (cannotStartInTime(job, tx.now)) throw new Refusal(startsTooLate(job.startBefore as number, dueAt(tx, job)))
   const holder = job.dedup && findHolder(tx, queue, job.dedup)
   if (holder) return answerDuplicate(tx, queue, job, { ...holder, limitKey })
   if (job.idGiven && isLive(tx, job.id)) throw new Refusal(duplicateId(job.id))
@@ -165,17 +178,34 @@ export function isTaken(
   return holder !== undefined && (isWaiting(holder) || holder.state === 'running')
 }
 
+/**
+ * A waiting holder becomes what a new job would be now. It keeps its id, its time of creation, its keys, its batch and its
+ * history.
+ */
 function answerDuplicate(
   tx: SqliteTransaction,
   queue: QueueRow,
   job: NewJob,
   { seq, id, limitKey }: Duplicated,
 ): Enqueued {
-  const holder = job.dedup?.replace ? findBySeq(tx, seq) : undefined
-  if (!holder || !isWaiting(holder)) return { id, status: 'duplicate' }
-  moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: holder.priority, limitKey })
-  tx.db.run('update holdfast_job set payload = ?, headers = ? where seq = ?', job.payload, job.headers, seq)
-  return { id, status: 'duplicate', replaced: true }
+  if (!job.dedup?.replace) return { id, status: 'duplicate' }
+  const holder = findBySeq(tx, seq)
+  if (!holder || !isWaiting(holder)) return { id, status: 'notReplaced' }
+  moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: job.priority ?? queue.priority, limitKey })
+  forgetOverdue(tx, holder)
+  tx.db.run(
+    `update holdfast_job
+        set payload = ?, headers = ?, attempts = 0, free_releases = 0, max_attempts = ?, timeout_ms = ?, start_before = ?
+      where seq = ?`,
+    job.payload,
+    job.headers,
+    job.maxAttempts ?? queue.attempts,
+    job.timeoutMs,
+    job.startBefore,
+    seq,
+  )
+  listOverdue(tx, job, seq)
+  return { id, status: 'replaced' }
 }
 
 function dueAt(tx: SqliteTransaction, job: NewJob): number {
@@ -266,9 +296,12 @@ function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, li
       idempotency.hash,
     )
   }
-  if (job.startBefore !== null) {
-    tx.db.run('insert into holdfast_overdue (start_before, seq) values (?, ?)', job.startBefore, seq)
-  }
+  listOverdue(tx, job, seq)
+}
+
+function listOverdue(tx: SqliteTransaction, { startBefore }: NewJob, seq: number): void {
+  if (startBefore === null) return
+  tx.db.run('insert into holdfast_overdue (start_before, seq) values (?, ?)', startBefore, seq)
 }
 
 function scopeName({ scope }: Dedup): string {

@@ -224,6 +224,13 @@ export interface WaitAgain {
   readonly ended: Attempt
 }
 
+/**
+ * The headers without the data of a wake. A snooze ends the run that read the data, so they are used up, unless a wake came
+ * while it ran. After a retry, release or rescue the next run reads them again.
+ */
+const headersAfterSnooze = `case when woken = 0 and substr(headers, 1, 1) = '['
+       then iif(json_valid(headers), nullif(headers -> '$[0]', '{}'), null) else headers end`
+
 /** After a retry, release, snooze or rescue: the job waits again. */
 export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, next: WaitAgain): JobState {
   if (job.limit_key !== null) tx.keys.admitIfFreed(queue, job.limit_key)
@@ -231,7 +238,10 @@ export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, n
   const ord = next.runAt === null ? place(tx, next.front) : null
   const runAt = next.runAt ?? tx.now
   tx.db.run(
-    'update holdfast_job set attempts = ?, free_releases = ?, run_at = ?, ord = ?, line_ord = null, held = 0, past = ?, woken = 0 where seq = ?',
+    `update holdfast_job
+        set attempts = ?, free_releases = ?, run_at = ?, ord = ?, line_ord = null, held = 0, past = ?, woken = 0,
+            headers = ${next.ended.ending === 'snoozed' ? headersAfterSnooze : 'headers'}
+      where seq = ?`,
     next.attempts,
     next.freeReleases,
     runAt,

@@ -10,7 +10,7 @@
 
 import type { MessagePort } from 'node:worker_threads'
 import type { DeliveryFacts } from '../../events.ts'
-import type { Costs, EffectSet } from '../../job/record.ts'
+import type { Costs, EffectSet, ErrorCause } from '../../job/record.ts'
 import type { ClaimedJob } from '../../store/store.ts'
 
 /** `port` and `permit` are taken out of it before the module of the handler is loaded. */
@@ -98,6 +98,7 @@ export interface SentError {
   readonly message: string
   readonly stack?: string | undefined
   readonly code?: string | undefined
+  readonly causes?: readonly ErrorCause[] | undefined
   readonly isPermanent?: boolean
   /** Of a `Permanent`. */
   readonly effects?: EffectSet | null
@@ -184,9 +185,11 @@ const effectSet = shape({
     }),
   ),
 })
+const errorCause = shape({ message: text, name: optional(text), code: optional(text) })
 const sentError = shape({
   ...{ name: text, message: text, stack: optional(text), code: optional(text), reason: optional(text) },
   ...{ isPermanent: optional(flag), effects: optional(nullable(effectSet)), delayMs: optional(duration) },
+  causes: optional(list(errorCause)),
 })
 const claimed = shape({
   ...{ id: text, queue: text, fence: text, attempt: finite, maxAttempts: finite, cameBack: flag, priority: finite },

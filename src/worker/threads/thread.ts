@@ -18,6 +18,7 @@
 import { existsSync } from 'node:fs'
 import { MessageChannel, type MessagePort, receiveMessageOnPort, Worker } from 'node:worker_threads'
 import { HoldfastError, isHoldfastError } from '../../errors.ts'
+import { causeChain } from '../../job/error.ts'
 import type { JobError } from '../../job/record.ts'
 import { permanentWith } from '../../lease/permanent.ts'
 import { RetryLater } from '../../lease/retry-later.ts'
@@ -429,14 +430,17 @@ function toSent(error: unknown): SentError {
   return { name: String(name), message: String(message), stack, code }
 }
 
-function toJobError({ name, message, stack, code }: SentError): JobError {
-  return { name, message, ...(stack !== undefined && { stack }), ...(code !== undefined && { code }) }
+function toJobError({ name, message, stack, code, causes }: SentError): JobError {
+  const optional = { ...(code !== undefined && { code }), ...(causes !== undefined && { causes }) }
+  return { name, message, ...(stack !== undefined && { stack }), ...optional }
 }
 
 /** The error as it was in its thread, as a `Permanent` or `RetryLater` if it was one. */
-function toThrown({ name, message, stack, code, effects, reason, isPermanent, delayMs }: SentError): Error {
+function toThrown(sent: SentError): Error {
+  const { name, message, stack, code, causes = [], effects, reason, isPermanent, delayMs } = sent
   const plain = delayMs === undefined ? new Error(message) : new RetryLater(message, { delay: delayMs })
   const error = isPermanent ? permanentWith(message, effects ?? null) : plain
   Object.assign(error, { name, stack, ...(code !== undefined && { code }), ...(reason !== undefined && { reason }) })
+  if (causes.length > 0) error.cause = causeChain(causes)
   return error
 }

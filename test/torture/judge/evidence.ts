@@ -48,7 +48,7 @@ export interface RequestedJob {
   readonly entry: Entry
   readonly note: Note<'enqueue'>
   /** Null: refused, or unknown. */
-  readonly answer: { readonly id: string; readonly status: string; readonly replaced?: true } | null
+  readonly answer: { readonly id: string; readonly status: string } | null
 }
 
 export interface Payload {

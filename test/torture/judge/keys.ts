@@ -68,8 +68,8 @@ function replaced(evidence: Evidence): Ruling {
   })
 }
 
-function wrote({ status, replaced }: { readonly status: string; readonly replaced?: true }): boolean {
-  return status === 'created' || replaced === true
+function wrote({ status }: { readonly status: string }): boolean {
+  return status === 'created' || status === 'replaced'
 }
 
 function ambiguous(evidence: Evidence): Ruling {

@@ -17,6 +17,7 @@ export type ThreadTask =
   | 'retryLater'
   | 'failure'
   | 'typeError'
+  | 'causedError'
   | 'strange'
   | 'uncloneable'
   | 'followSignal'
@@ -54,6 +55,10 @@ const tasks: Readonly<Record<ThreadTask, (job: Job) => unknown>> = {
   },
   permanentWithBadEffects() {
     throw new Permanent('no such user', { effects: { sql: [{ text: '' }] } })
+  },
+  causedError() {
+    const refused = Object.assign(new Error('no answer'), { code: 'ECONNREFUSED' })
+    throw new TypeError('fetch failed', { cause: new AggregateError([refused], 'all refused') })
   },
   retryLater() {
     throw new RetryLater('busy', { delay: '7m' })

@@ -25,6 +25,7 @@ import {
   created,
   definitionEpochsOf,
   isPlain,
+  mayRun,
   plainColumns,
   type StoreContext,
 } from '../enqueue.ts'
@@ -107,7 +108,7 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
   })
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
   context.announce(
-    countReady(added.filter((job, i) => answer.enqueued[i]?.status === 'created' && comesReady(context.lanes, job))),
+    countReady(added.filter((job, i) => mayRun(answer.enqueued[i] as Enqueued) && comesReady(context.lanes, job))),
   )
   await context.afterCommit(afterCommit)
   return answer

@@ -93,7 +93,17 @@ as $holdfast$
    cross join lateral (select * from holdfast.job k where k.id = u.id offset 0) j
 $holdfast$;
 
--- Locked jobs wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, batch, costs }].
+-- The headers without the data of a wake. A text that is no JSON was damaged, and reads as no headers.
+create function holdfast.without_wake(p_headers text) returns text language plpgsql immutable as $holdfast$
+begin
+  return nullif((p_headers::json -> 0)::text, '{}');
+exception when others then
+  return null;
+end $holdfast$;
+
+-- Locked jobs wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, snoozed, batch, costs }]. A
+-- snooze ends the run that read the data of a wake, so they are used up, unless a wake came while it ran. After a retry, release
+-- or rescue the next run reads them again.
 create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -101,7 +111,7 @@ begin
   with turn as materialized (
     select nextval('holdfast.number') as number, u.*, k.spot, k.limit_key, u.ready and k.limit_key is not null as held, l.priority
       from jsonb_to_recordset(p_jobs)
-             u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, free_releases smallint, past text)
+             u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, free_releases smallint, past text, snoozed boolean)
      cross join lateral (select ctid as spot, limit_key from holdfast.job where id = u.id offset 0) k
      cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
   ),
@@ -109,7 +119,9 @@ begin
     update holdfast.job j
        set lane = t.lane, ready_xid = case when t.ready and not t.held then pg_current_xact_id() end, is_held = t.held,
            ord = case when t.held then holdfast.waiting_ord(t.priority, t.lane & 1 = 1, t.number) else t.number end,
-           run_at = t."runAt", attempts = t.attempts, free_releases = t.free_releases, past = t.past, woken = false
+           run_at = t."runAt", attempts = t.attempts, free_releases = t.free_releases, past = t.past, woken = false,
+           headers = case when t.snoozed and not j.woken and starts_with(j.headers, '[') then holdfast.without_wake(j.headers)
+                          else j.headers end
       from turn t
      where j.ctid = t.spot
     returning j.id, j.lane, j.ready_xid, j.is_held, j.limit_key, j.ord

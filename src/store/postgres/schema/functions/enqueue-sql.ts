@@ -258,7 +258,7 @@ begin
     'priority', holdfast.number_option(v_options, 'priority', 0, 9),
     'limitKey', holdfast.limit_key_option(v_options),
     'defaultKey', case when not coalesce(options, '{}') ? 'limit_key' then true end)); -- a null that is given: no key
-  if v_job ? 'given' or v_job ? 'idempotencyKey' then
+  if v_job ?| '{given,idempotencyKey,startBefore}' then
     begin
       v_answer := holdfast.enqueue_job(v_job, v_now);
     exception
@@ -267,6 +267,9 @@ begin
           'has another payload.', v_job -> 'idempotencyKey', $1, sqlerrm));
       when sqlstate 'HF102' then
         perform holdfast.refuse('HF102', format('DUPLICATE_JOB_ID: there is a live job %s already.', sqlerrm));
+      when sqlstate 'HF109' then
+        perform holdfast.refuse('HF106', 'INVALID_OPTION: start_before must be later than the time at which the job is due, or it '
+          'could never start.');
     end;
   else
     v_answer := holdfast.enqueue_job(v_job, v_now);

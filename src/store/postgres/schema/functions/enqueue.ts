@@ -86,7 +86,13 @@ begin
     end loop;
   end if;
 
-  -- 3. The dedup key: a duplicate answers with the holder, or replaces it.
+  -- 3. A job that is due at its latest start, or later, could never start.
+  if p_job ?| '{runAt,delayMs}' and v_start_before <= v_due_at then
+    raise exception 'startBefore is not after the time at which the job is due'
+      using errcode = 'HF109', detail = jsonb_build_object('startBefore', v_start_before, 'runAt', v_due_at)::text;
+  end if;
+
+  -- 4. The dedup key: a duplicate answers with the holder, or replaces it.
   if v_key is not null then
     loop
       insert into holdfast.dedup (queue, key, seq, id, until) values (v_queue, v_key, v_seq, v_id, v_until)
@@ -103,17 +109,16 @@ begin
       if p_job ? 'idempotencyKey' then
         delete from holdfast.idempotency i where i.queue = v_queue and i.key = p_job ->> 'idempotencyKey' and i.seq = v_seq;
       end if;
-      if p_job ? 'replace' then
-        v_limit_keys := holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_limit_key, v_due_at, p_now);
-        if v_limit_keys is not null then
-          return jsonb_build_object('id', v_slot.id, 'status', 'duplicate', 'replaced', true, 'keyRefs', v_limit_keys);
-        end if;
+      if not p_job ? 'replace' then
+        return jsonb_build_object('id', v_slot.id, 'status', 'duplicate');
       end if;
-      return jsonb_build_object('id', v_slot.id, 'status', 'duplicate');
+      v_limit_keys := holdfast.replace_waiting(v_slot.id, v_slot.seq, p_job, v_priority, v_limit_key, v_due_at, p_now);
+      return jsonb_build_object('id', v_slot.id, 'status', case when v_limit_keys is null then 'notReplaced' else 'replaced' end,
+        'keyRefs', v_limit_keys);
     end loop;
   end if;
 
-  -- 4. The job, and what belongs to it.
+  -- 5. The job, and what belongs to it.
   if v_state = 'held' then
     v_ord := holdfast.waiting_ord(v_priority, false, v_seq);
   end if;
@@ -158,7 +163,7 @@ declare
   v_code text;
   v_text text;
   v_detail text;
-  v_refusable jsonpath := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown))';
+  v_refusable jsonpath := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown) || exists (@.startBefore))';
 begin
   if not holdfast.is_trusted() then
     perform holdfast.check_requests(p_requests);
@@ -166,7 +171,18 @@ begin
   if p_fail_fast then
     perform set_config('lock_timeout', '20ms', true);
   end if;
-  -- 1. Lanes of the jobs that may be replaced.
+  -- 1. Lanes of the jobs that may be replaced: first the lanes that they move to, then the locks of those that they leave.
+  --    A lane is opened before any lane is locked: for an item of a batch that locks the batch's row, as a pause does before it
+  --    locks lanes.
+  if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.replace))') then
+    perform holdfast.lane_beside(j.lane, coalesce(l.priority, (u.job ->> 'priority')::smallint, q.priority))
+       from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
+       join holdfast.queue q on q.name = u.job ->> 'name'
+       join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
+       join holdfast.job j on j.id = d.id and j.seq = d.seq
+       left join holdfast.lane l on l.no = (u.job ->> 'lane')::int and l.epoch = (u.job ->> 'epoch')::uuid
+      where u.job ? 'replace';
+  end if;
   perform holdfast.lock_lanes(array(
     select j.lane
       from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
@@ -201,10 +217,12 @@ begin
           v_added := array_append(v_added, holdfast.enqueue_job(v_job, v_now));
         end loop;
         v_answer := to_jsonb(v_added);
-      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' then
+      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' or sqlstate 'HF109' then
         get stacked diagnostics v_code = returned_sqlstate, v_text = message_text, v_detail = pg_exception_detail;
         if v_code = 'HF108' then
           v_text := coalesce(v_detail::jsonb ->> 'path', '');
+        elsif v_code = 'HF109' then
+          v_text := v_detail;
         end if;
         v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',
           'queue', v_job ->> 'name', 'index', cardinality(v_added)); -- as many as went before it

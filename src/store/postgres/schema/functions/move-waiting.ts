@@ -42,12 +42,51 @@ begin
   return v_state;
 end $holdfast$;
 
--- The holder of a dedup key takes over payload, limit key and time. Answers which limit keys need an admission: the one that it
--- left, and the one that it came to. Null: it does not wait any more.
-create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_limit_key text, p_due_at bigint, p_now bigint)
+-- The lane of the same queue and batch with another priority. \`enqueue\` opens it before it locks lanes (p_opens). After that it
+-- can be missing only if the holder has changed meanwhile, or its batch is gone; then the call starts over.
+create function holdfast.lane_beside(p_lane int, p_priority int, p_opens boolean default true) returns int language plpgsql
+as $holdfast$
+declare
+  v_lane holdfast.lane%rowtype;
+  v_no int;
+  v_open boolean := true;
+begin
+  select * into v_lane from holdfast.lane l where l.no = p_lane & ~1;
+  loop
+    select l.no into v_no from holdfast.lane l
+     where l.queue = v_lane.queue and l.batch = v_lane.batch and l.priority = p_priority;
+    if found then
+      return v_no;
+    elsif not p_opens then
+      perform holdfast.raise_outdated();
+    end if;
+    if v_lane.batch > 0 then -- its row is locked, so that a pause waits for this transaction
+      select b.paused_at is null and not b.is_cancelled and b.finished_at is null into v_open
+        from holdfast.batch b where b.no = v_lane.batch for share;
+      if not found then
+        return null; -- the batch is being removed, with its items
+      end if;
+    end if;
+    insert into holdfast.lane (queue, priority, batch, is_open) values (v_lane.queue, p_priority, v_lane.batch, v_open)
+    on conflict do nothing returning no into v_no;
+    if found then
+      insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
+      select v_no + f.front, '0', 0, '{}', '{}' from (values (0), (1)) f(front);
+      return v_no;
+    end if; -- else another transaction has opened it meanwhile
+  end loop;
+end $holdfast$;
+
+-- The holder of a dedup key becomes what a new job would be now: payload, headers, time, latest start, priority, attempts,
+-- timeout and limit key. It keeps its id, its time of creation, its keys, its batch and its history. Answers which limit keys
+-- need an admission: the one that it left, and the one that it came to. Null: it does not wait any more.
+create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_priority int, p_limit_key text, p_due_at bigint,
+  p_now bigint)
 returns text[] language plpgsql as $holdfast$
 declare
   v_holder holdfast.job%rowtype;
+  v_lane int;
+  v_start_before constant bigint := (p_job ->> 'startBefore')::bigint;
 begin
   loop
     -- A job that runs is not touched: its settlement may keep its row locked for long. See lock-jobs.ts.
@@ -66,8 +105,17 @@ begin
         for update;
     exit when found; -- else it was claimed, has moved, or has ended meanwhile
   end loop;
-  perform holdfast.move_waiting(p_id, p_due_at, v_holder.lane & ~1, p_limit_key, p_now);
-  update holdfast.job j set payload = p_job ->> 'payload', headers = p_job ->> 'headers' where j.id = p_id;
+  v_lane := holdfast.lane_beside(v_holder.lane, p_priority, false);
+  perform holdfast.move_waiting(p_id, p_due_at, v_lane, p_limit_key, p_now);
+  update holdfast.job j
+     set payload = p_job ->> 'payload', headers = p_job ->> 'headers', attempts = 0, free_releases = 0,
+         max_attempts = (p_job ->> 'maxAttempts')::smallint, timeout_ms = (p_job ->> 'timeoutMs')::bigint,
+         start_before = v_start_before
+   where j.id = p_id;
+  delete from holdfast.overdue o where o.start_before = v_holder.start_before and o.seq = p_seq;
+  if v_start_before is not null then
+    insert into holdfast.overdue (start_before, seq, lane, id) values (v_start_before, p_seq, v_lane, p_id);
+  end if;
   return array(select distinct u.limit_key from unnest(array[v_holder.limit_key, p_limit_key]) u(limit_key) where u.limit_key is not null);
 end $holdfast$;
 `

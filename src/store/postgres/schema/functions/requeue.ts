@@ -24,10 +24,17 @@ const selectDead = `select ${deadColumns}
        order by e.finished_at desc, e.seq desc`
 
 export const requeue = `
--- The message of an error as it was kept; all of it, if it cannot be parsed.
+-- The message of an error as it was kept, and its causes, a line each; all of it, if it cannot be parsed.
 create function holdfast.error_text(p_error text) returns text language plpgsql immutable as $holdfast$
+declare
+  v_error json;
 begin
-  return coalesce(p_error::json ->> 'message', '');
+  v_error := p_error::json;
+  return concat_ws(e'\\n', coalesce(v_error ->> 'message', ''),
+    (select string_agg(concat_ws(' ', c.cause ->> 'name', c.cause ->> 'message', c.cause ->> 'code'), e'\\n' order by c.no)
+       from json_array_elements(case json_typeof(v_error -> 'causes') when 'array' then v_error -> 'causes' else '[]' end)
+            with ordinality c(cause, no)
+      where json_typeof(c.cause) = 'object'));
 exception when others then
   return p_error;
 end $holdfast$;

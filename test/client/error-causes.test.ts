@@ -1,0 +1,87 @@
+// The causes of an error, as a job keeps them: bounded, whatever was thrown.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import { bounds } from '../../src/job/bounds.ts'
+import { byteLength } from '../../src/job/codec.ts'
+import { causeChain, jobError, messageWithCauses } from '../../src/job/error.ts'
+import { decodeError, encodeError } from '../../src/job/stored.ts'
+
+function coded(message: string, code: string, options?: ErrorOptions): Error {
+  return Object.assign(new Error(message, options), { code })
+}
+
+test('the chain of causes and the members of an AggregateError are kept, the nearest first', () => {
+  const members = [coded('connect ECONNREFUSED ::1:1', 'ECONNREFUSED'), coded('127.0.0.1:1', 'ECONNREFUSED')]
+  const aggregate = Object.assign(new AggregateError(members, '', { cause: 'a text' }), { code: 'ECONNREFUSED' })
+  const { message, name, causes } = jobError(new TypeError('fetch failed', { cause: aggregate }))
+  assert.deepEqual([message, name], ['fetch failed', 'TypeError'])
+  const expected = [
+    { message: 'ECONNREFUSED', name: 'AggregateError', code: 'ECONNREFUSED' },
+    { message: 'a text' },
+    { message: 'connect ECONNREFUSED ::1:1', name: 'Error', code: 'ECONNREFUSED' },
+    { message: '127.0.0.1:1', name: 'Error', code: 'ECONNREFUSED' },
+  ]
+  assert.deepEqual(causes, expected)
+  assert.deepEqual(
+    jobError(new Error('again', { cause: causeChain(expected) })).causes,
+    expected,
+    'a chain of the list',
+  )
+  assert.equal(
+    messageWithCauses({ message, causes: expected }),
+    'fetch failed (caused by ECONNREFUSED; a text; connect ECONNREFUSED ::1:1)',
+  )
+})
+
+test('an error without a cause has no list, and null is no cause', () => {
+  assert.ok(!('causes' in jobError(new Error('alone'))))
+  assert.ok(!('causes' in jobError(new Error('alone', { cause: null }))))
+  assert.equal(messageWithCauses({ message: 'a: b', causes: [{ message: 'b' }] }), 'a: b', 'what the message says')
+})
+
+test('cycles, deep chains and huge values end at the bounds', () => {
+  const first = new Error('first')
+  const second = new AggregateError([first], 'second', { cause: first })
+  first.cause = second
+  assert.deepEqual(jobError(first).causes, [{ message: 'second', name: 'AggregateError' }])
+  let deep = new Error('0')
+  for (let n = 1; n < 100_000; n++) deep = new Error(String(n), { cause: deep })
+  assert.equal(jobError(deep).causes?.length, bounds.errorCausesMax)
+  const wide = new AggregateError(Array.from({ length: 100_000 }, (_, n) => new Error(String(n))))
+  assert.equal(jobError(wide).causes?.length, bounds.errorCausesMax)
+  const large = () =>
+    Object.assign(new Error('é'.repeat(100_000)), { name: 'n'.repeat(9_999), code: 'c'.repeat(9_999) })
+  const huge = Object.assign(new AggregateError([large(), large(), large()], 'x'.repeat(99_999)), {
+    code: 'y'.repeat(9_999),
+  })
+  const { message, name, code, stack, causes = [] } = jobError(huge)
+  const texts = [message, name, code, stack, ...causes.flatMap((cause) => Object.values(cause))]
+  assert.ok(causes.length > 0)
+  assert.ok(byteLength(texts.join('')) <= bounds.errorTextBytes)
+})
+
+test('a getter or proxy that throws loses only its own part', () => {
+  const trap = () => {
+    throw new Error('trap')
+  }
+  const guarded = Object.defineProperty(new Error('said'), 'cause', { get: trap })
+  assert.deepEqual([jobError(guarded).message, jobError(guarded).causes], ['said', undefined])
+  const unreadable = Object.defineProperty(new Error('never'), 'message', { get: trap })
+  const proxy = new Proxy({}, { get: trap, getPrototypeOf: trap })
+  const several = new AggregateError([unreadable, proxy, new Error('last')], 'several')
+  assert.deepEqual(
+    jobError(several).causes?.map(({ message }) => message),
+    ['A cause that cannot be described.', 'A cause that cannot be described.', 'last'],
+  )
+  const revoked = Proxy.revocable([], {})
+  revoked.revoke()
+  assert.equal(jobError(Object.assign(new Error('kept'), { errors: revoked.proxy })).message, 'kept')
+})
+
+test('damaged causes of a stored error read as absent', () => {
+  const error = { message: 'm', causes: [{ message: 'c' }] }
+  assert.deepEqual(decodeError(encodeError(error)), error)
+  for (const causes of ['x', {}, [1], [{ message: 1 }], [{ message: 'c', code: {} }]]) {
+    assert.deepEqual(decodeError(JSON.stringify({ message: 'm', causes })), { message: 'm' })
+  }
+})

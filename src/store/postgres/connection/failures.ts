@@ -145,6 +145,18 @@ export function isCancelled(error: unknown): boolean {
   return codeOf(error) === '57014'
 }
 
+/** A lock was not free within the transaction's `lock_timeout`, or at once (`nowait`). */
+export function isLockTimeout(error: unknown): boolean {
+  return codeOf(error) === '55P03'
+}
+
+/** A lock was not free in time. Everything behind the savepoint is undone, and the transaction goes on. */
+export class LockNotFree extends Error {
+  constructor(cause: unknown) {
+    super('A lock was not free in time.', { cause })
+  }
+}
+
 export function isDiskFull(error: unknown): boolean {
   return codeOf(error) === '53100'
 }

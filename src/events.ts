@@ -113,7 +113,10 @@ export interface HoldfastEvents {
   'claim.ended': { readonly worker: string; readonly claimed: number; readonly durationMs: number }
   'settle.ended': { readonly worker: string; readonly settled: number; readonly durationMs: number }
   'sweep.ended': {
+    /** Jobs whose lease had expired. */
     readonly rescued: number
+    /** How many of them are dead, because the lease expired in their last attempt. */
+    readonly dead: number
     readonly promoted: number
     readonly overdue: number
     readonly admitted: number

@@ -311,7 +311,7 @@ export function lanesToSettle(job: LeasedJob, { settlement, retryDelayMs }: Sett
   return [...staged.flatMap(({ enqueue }) => enqueue), ...ends, ...lanesToEnd(job, settled(core(job), failure, now))]
 }
 
-/** The rescue of this job has effects that may wait for rows of other transactions: statements, key-value entries, keys of jobs. */
+/** The rescue of this job has effects that may wait for rows of others: statements, key-value entries, keys of jobs. */
 export function mayRescueWait(job: LeasedJob): boolean {
   const effects = requestedEffects(job.cancel, expired(core(job), job.worker))
   return effects.some(

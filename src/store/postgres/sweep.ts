@@ -98,7 +98,7 @@ export class Sweeps {
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
     await this.#context.afterCommit({ batches: ended, droppedNotices, undeliverable })
-    const { admitted, tookAll } = await this.#admit(Math.max(max, limitEventsMin))
+    const { admitted, tookAll } = await this.admit(Math.max(max, limitEventsMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
     this.#batchesFrom = batches.next
@@ -207,9 +207,10 @@ export class Sweeps {
 
   /**
    * Admits jobs for limit events that are left over: those of callers' own transactions, and of processes that died after their
-   * commit. `tookAll`: there were no more events than this call has read.
+   * commit. `tookAll`: there were no more events than this call has read. Two calls of one process may overlap: the one that
+   * ends last says where the next begins, and both say a transaction below which no event is left.
    */
-  async #admit(max: number): Promise<{ readonly admitted: number; readonly tookAll: boolean }> {
+  async admit(max = limitEventsMin): Promise<{ readonly admitted: number; readonly tookAll: boolean }> {
     const isFull = this.#db.now !== null || performance.now() >= this.#allLimitEventsAt
     const from = isFull ? '0' : this.#limitEventsFrom
     const [row] = await this.#db.query('select * from holdfast.pending_limit_events($1::text::xid8, $2)', [from, max])
@@ -405,7 +406,7 @@ async function promoteDue(tx: PgTransaction, woken: Map<string, number>, { max, 
   return promoted
 }
 
-/** Starts that left their window free slots: of a limit key by a limit event, which `#admit` takes; of a queue at once. */
+/** Starts that left their window free slots: of a limit key by a limit event, which `admit` takes; of a queue at once. */
 async function endWindows(tx: PgTransaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
   for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)

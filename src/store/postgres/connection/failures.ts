@@ -73,7 +73,7 @@ export async function withRetry<T>(
         if (!mayHaveLanded || ifMayHaveLanded === undefined) throw error
         return ifMayHaveLanded(error)
       }
-      mayHaveLanded ||= isBroken(error) && !unsent.has(error as object)
+      mayHaveLanded ||= isBroken(error) && !unsent.has(error as object) && !isRefusedUnrun(error)
       if (failFast && isCollision(error) && !mayHaveLanded) throw error
       if (isBroken(error)) brokenAt ??= performance.now()
       const isTooLong = brokenAt !== null && performance.now() - brokenAt > brokenMaxMs
@@ -177,6 +177,15 @@ export function isBroken(error: unknown): boolean {
   if (code === '08P01') return (error as { severity?: unknown }).severity === 'FATAL'
   const message = error instanceof Error ? error.message : ''
   return code === '' && /connection|timeout|terminat|not queryable/i.test(message)
+}
+
+/**
+ * The server or PgBouncer refused to run the statement, so nothing was committed: the server is read-only (a standby, or
+ * `default_transaction_read_only`), or PgBouncer is in statement mode, where it refuses every transaction.
+ */
+function isRefusedUnrun(error: unknown): boolean {
+  const isStatementMode = /statement pooling mode/.test((error as { message?: string } | null)?.message ?? '')
+  return codeOf(error) === '25006' || (codeOf(error) === '08P01' && isStatementMode)
 }
 
 /**

@@ -5,9 +5,9 @@
 // - A new schema is made in one transaction.
 // - A schema in use goes up step by step, each in a transaction of its own, so no step holds what an earlier one locked.
 //
-// LOCKS OF TABLES AND FUNCTIONS. A statement that waits for a table makes every later statement on that table wait behind it. So it waits a
-// moment only (`lockMaxMs`). Then the step is undone to a savepoint, which gives back its locks but keeps the lock of the
-// migration. It is tried again after a pause in which all other work goes on.
+// LOCKS OF TABLES AND FUNCTIONS. A statement that waits for a table makes every later statement on that table wait behind it. So
+// it waits a moment only (`lockMaxMs`). Then the step is undone to a savepoint, which gives back its locks but keeps the lock of
+// the migration. It is tried again after a pause in which all other work goes on.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ClientBase } from 'pg'

@@ -123,6 +123,8 @@ export interface HoldfastEvents {
     readonly pruned: number
     readonly durationMs: number
   }
+  /** The database refused a part of a sweep's upkeep. Everything else was swept, and the upkeep is tried again after a minute. */
+  'upkeep.failed': { readonly error: Error }
   /** Emitted once, when the store stops answering. */
   'store.down': { readonly by: string; readonly error: Error }
   'store.up': { readonly by: string; readonly awayMs: number }

@@ -236,6 +236,14 @@ export const wording: Wording = {
       return { message, facts: { ...counts, durationMs }, kind: 'sweeps' }
     },
   },
+  'upkeep.failed': {
+    level: 'warn',
+    say: ({ error }) => ({
+      message: `The upkeep of a sweep failed, and everything else was swept: ${saying(error)}`,
+      facts: { error: errorFacts(error) },
+      kind: 'failed upkeep',
+    }),
+  },
   'store.down': {
     level: 'error',
     say: ({ by, error }) => ({

@@ -109,6 +109,7 @@ export class Sweeper {
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
     for (const expired of report.expired) this.#emitExpired(expired, report.now)
+    for (const refused of report.upkeepFailed ?? []) this.#events.emit('upkeep.failed', { error: toError(refused) })
     if (this.#events.hasListener('sweep.ended')) {
       const { rescued, promoted, overdue, admitted, pruned } = report
       const dead = report.expired.filter(({ state }) => state === 'dead').length

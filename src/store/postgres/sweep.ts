@@ -27,6 +27,7 @@
 // REFUSED COMMITS. A statement that the server refuses to commit (`statement-policy.ts`) is refused in its own rescue. It keeps
 // no other job from being rescued.
 
+import { isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
@@ -34,7 +35,7 @@ import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '
 import { sweepBatches } from './batch/batch-end.ts'
 import { list, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
-import { isCollision, LockNotFree, withRetry } from './connection/failures.ts'
+import { isBroken, isCollision, isFromServer, LockNotFree, withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
@@ -42,7 +43,7 @@ import { admitPending, type LimitEventList } from './limits/admit.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
 import { repairRestored } from './schema/check-restored.ts'
-import { keepPartitions } from './schema/partitions.ts'
+import { dropPartitions, makePartitions } from './schema/partitions.ts'
 import { lanesToRescue, mayRescueWait, SettlementWriter } from './settlement-writer.ts'
 import { inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
@@ -102,10 +103,11 @@ export class Sweeps {
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
     this.#batchesFrom = batches.next
-    const dropped = await this.#keepUp()
+    const { dropped, failed } = await this.#keepUp()
     batches.throwFailure()
     return {
       ...report,
+      ...(failed.length > 0 && { upkeepFailed: failed }),
       admitted,
       pruned: report.pruned + dropped + batches.pruned,
       more: report.more || admitted >= max || !tookAll || batches.more,
@@ -244,15 +246,31 @@ export class Sweeps {
 
   /**
    * Folds counts. Once a minute it also repairs a restored database, removes the progress of ended leases, and makes and drops
-   * partitions. Under a clock of its own the store has no partitions. Answers how many jobs went with dropped partitions.
+   * partitions. Under a clock of its own the store has no partitions. Answers how many jobs went with dropped partitions, and
+   * what the server refused, for example because an event trigger forbids DDL. None of these keeps the others from being done.
    */
-  async #keepUp(): Promise<number> {
+  async #keepUp(): Promise<{ readonly dropped: number; readonly failed: readonly Refused[] }> {
     await this.#db.transactLightly((tx) => tx.query('select holdfast.fold()', []))
-    if (this.#db.now !== null || performance.now() < this.#upkeepAt) return 0
+    if (this.#db.now !== null || performance.now() < this.#upkeepAt) return { dropped: 0, failed: [] }
     this.#upkeepAt = performance.now() + upkeepEveryMs
     await repairRestored(this.#db)
-    await pruneProgress(this.#db)
-    return keepPartitions(this.#db)
+    const failed: Refused[] = []
+    await orRefusal('remove the progress of ended leases', () => pruneProgress(this.#db), failed)
+    await orRefusal('make partitions of finished jobs', () => makePartitions(this.#db), failed)
+    const dropped = await orRefusal('drop partitions of finished jobs', () => dropPartitions(this.#db), failed)
+    return { dropped: dropped ?? 0, failed }
+  }
+}
+
+/** If the server refuses the work, adds the refusal and answers null. If the server is away, throws. */
+async function orRefusal<T>(what: string, work: () => Promise<T>, failed: Refused[]): Promise<T | null> {
+  try {
+    return await work()
+  } catch (error) {
+    if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isFromServer(error.cause) || isBroken(error.cause)) throw error
+    const message = `PostgreSQL refuses to ${what}: ${(error.cause as Error).message}`
+    failed.push(refuse(error.code, message, { ...error.facts, mayHaveLanded: false }))
+    return null
   }
 }
 

@@ -114,13 +114,18 @@ export interface HoldfastEvents {
   'claim.ended': { readonly worker: string; readonly claimed: number; readonly durationMs: number }
   'settle.ended': { readonly worker: string; readonly settled: number; readonly durationMs: number }
   'sweep.ended': {
+    /** Jobs whose lease had expired. */
     readonly rescued: number
+    /** How many of them are dead, because the lease expired in their last attempt. */
+    readonly dead: number
     readonly promoted: number
     readonly overdue: number
     readonly admitted: number
     readonly pruned: number
     readonly durationMs: number
   }
+  /** The database refused a part of a sweep's upkeep. Everything else was swept, and the upkeep is tried again after a minute. */
+  'upkeep.failed': { readonly error: Error }
   /** Emitted once, when the store stops answering. */
   'store.down': { readonly by: string; readonly error: Error }
   'store.up': { readonly by: string; readonly awayMs: number }

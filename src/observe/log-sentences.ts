@@ -231,11 +231,24 @@ export const wording: Wording = {
   },
   'sweep.ended': {
     level: 'info',
-    say: ({ rescued, promoted, overdue, admitted, pruned, durationMs }) => {
+    say: ({ durationMs, ...counts }) => {
+      const { rescued, dead } = counts
       if (rescued === 0) return null
-      const message = `The sweep rescued ${count(rescued, 'job')} whose ${rescued === 1 ? 'lease' : 'leases'} had expired.`
-      return { message, facts: { rescued, promoted, overdue, admitted, pruned, durationMs }, kind: 'sweeps' }
+      const whose = rescued === 1 ? 'lease' : 'leases'
+      const message =
+        dead === 0
+          ? `The sweep rescued ${count(rescued, 'job')} whose ${whose} had expired.`
+          : `The sweep found ${count(rescued, 'job')} whose ${whose} had expired: ${rescued - dead} rescued, ${dead} dead after the last attempt.`
+      return { message, facts: { ...counts, durationMs }, kind: 'sweeps' }
     },
+  },
+  'upkeep.failed': {
+    level: 'warn',
+    say: ({ error }) => ({
+      message: `The upkeep of a sweep failed, and everything else was swept: ${saying(error)}`,
+      facts: { error: errorFacts(error) },
+      kind: 'failed upkeep',
+    }),
   },
   'store.down': {
     level: 'error',

@@ -382,6 +382,8 @@ export interface SweepReport {
   readonly admitted: number
   /** Finished jobs and batches, kv entries and dedup windows that were removed because their time was over. */
   readonly pruned: number
+  /** Upkeep that the database refused, such as making a table. Everything else was swept, and the upkeep is tried again later. */
+  readonly upkeepFailed?: readonly Refused[]
   readonly more: boolean
   /** When the next thing (a due job, a lease, a startBefore) is to be swept, as far as the store knows; null: nothing is. */
   readonly nextDueAt: number | null

@@ -13,6 +13,7 @@ import type { Events } from '../events.ts'
 import { expiredError } from '../job/transition.ts'
 import type { Pace, Timers } from '../runtime/clock.ts'
 import { isDisabled } from '../runtime/kill-switch.ts'
+import { ReadOnlyStore } from '../store/read-only.ts'
 import type { ExpiredLease, Store, SweepReport } from '../store/store.ts'
 
 export interface SweepTotals {
@@ -36,7 +37,7 @@ export class Sweeper {
   readonly #events: Events
   readonly #timers: Timers
   readonly #random: () => number
-  readonly #isOff = isDisabled('sweep')
+  readonly #isOff: boolean
   #lastAt = Number.NEGATIVE_INFINITY
   #nextAt = 0
   #running: Promise<SweepReport> | null = null
@@ -44,6 +45,7 @@ export class Sweeper {
 
   constructor(store: Store, events: Events, { timers, random }: Pace) {
     this.#store = store
+    this.#isOff = isDisabled('sweep') || store instanceof ReadOnlyStore
     this.#events = events
     this.#timers = timers
     this.#random = random
@@ -107,10 +109,12 @@ export class Sweeper {
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
     for (const expired of report.expired) this.#emitExpired(expired, report.now)
+    for (const refused of report.upkeepFailed ?? []) this.#events.emit('upkeep.failed', { error: toError(refused) })
     if (this.#events.hasListener('sweep.ended')) {
       const { rescued, promoted, overdue, admitted, pruned } = report
+      const dead = report.expired.filter(({ state }) => state === 'dead').length
       const durationMs = this.#timers.now() - startedAt
-      this.#events.emit('sweep.ended', { rescued, promoted, overdue, admitted, pruned, durationMs })
+      this.#events.emit('sweep.ended', { rescued, dead, promoted, overdue, admitted, pruned, durationMs })
     }
     return report
   }

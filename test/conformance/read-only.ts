@@ -47,11 +47,23 @@ export function readOnlyTests(inWorld: InWorld): void {
           reader.kv.delete('k'),
           reader.kv.compareAndSet('k', null, 1),
         ]
+        await Promise.allSettled(changes)
         for (const change of changes) {
           const error = await rejects(change, 'UNSUPPORTED', { capability: 'write' })
           assert.match(error.message, /read-only/)
         }
         assert.deepEqual(await everything(holdfast), before)
+      }),
+    )
+
+    test(
+      'the refusal names the call that was made',
+      inWorld(async ({ another }) => {
+        const reader = await another({ readOnly: true })
+        const messageOf = async (call: Promise<unknown>) => (await rejects(call, 'UNSUPPORTED')).message
+        assert.match(await messageOf(reader.claim(['mail'])), /^Cannot claim:/)
+        assert.match(await messageOf(reader.claim('*', { wait: '1h' })), /^Cannot claim:/)
+        assert.match(await messageOf(reader.sweep()), /^Cannot sweep:/)
       }),
     )
   })

@@ -32,6 +32,8 @@ export function rescueTests(inWorld: InWorld): void {
         const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 2 })
         const other = await another()
         const [expired, dead] = [heard(other, 'lease.expired', 2), heard(other, 'job.dead')]
+        const counts: number[][] = []
+        other.on('sweep.ended', ({ rescued, dead }) => counts.push([rescued, dead]))
         const startedAt = new Date(clock.now())
         for (const worker of ['first', 'second']) {
           await claimOne(holdfast, 'mail', { lease: '1s', worker })
@@ -47,6 +49,10 @@ export function rescueTests(inWorld: InWorld): void {
         const [{ error, ...death } = assert.fail()] = await dead
         assert.deepEqual(death, { ...second, durationMs: minute, ending: 'expired' })
         assert.match(error.message, /worker second/)
+        assert.deepEqual(counts, [
+          [1, 0],
+          [1, 1],
+        ])
       }),
     )
 

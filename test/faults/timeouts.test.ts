@@ -6,7 +6,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
-import { claimOne, readJob, stateOf } from '../conformance/expect.ts'
+import { withRetry } from '../../src/store/postgres/connection/failures.ts'
+import { claimOne, readJob, rejects, stateOf } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { query } from './scene.ts'
@@ -142,3 +143,28 @@ class Stranger implements AsyncDisposable {
     return this.client.end()
   }
 }
+
+test('a call that a read-only server refuses is answered that nothing was carried out', async () => {
+  await using database = await testDatabase()
+  await open(database.url).then((holdfast) => holdfast.close())
+  await query(database.url, `alter database ${database.name} set default_transaction_read_only = on`)
+  await using holdfast = await open(database.url)
+  const error = await rejects(holdfast.queue('mail').enqueue(1), 'STORE_UNAVAILABLE', { mayHaveLanded: false })
+  assert.match(error.message, /Nothing was carried out/)
+})
+
+test('so is a call that PgBouncer refuses in statement mode; one whose server is gone behind PgBouncer is not', async () => {
+  const refusedWith = (message: string) => {
+    const error = Object.assign(new Error(message), { code: '08P01', severity: 'FATAL' })
+    return rejects(
+      withRetry(() => Promise.reject(error)),
+      'STORE_UNAVAILABLE',
+    )
+  }
+  const [statementMode, gone] = await Promise.all([
+    refusedWith('transaction blocks not allowed in statement pooling mode'),
+    refusedWith('server conn crashed?'),
+  ])
+  assert.equal(statementMode.facts['mayHaveLanded'], false)
+  assert.equal(gone.facts['mayHaveLanded'], true)
+})

@@ -308,3 +308,18 @@ export function fits(): Logger[] {
   const own: Logger = { info: (message, facts) => [message.length, facts['job']], warn: () => {}, error: () => {} }
   return [{} as Library<Pino10>, {} as Library<Pino9>, console, own]
 }
+
+test('the line of a sweep counts the jobs that were rescued apart from those that died', () => {
+  const { events, logger, messages } = setup()
+  logTo(events, logger)
+  const nothing = { dead: 0, promoted: 0, overdue: 0, admitted: 0, pruned: 0, durationMs: 1 }
+  events.emit('sweep.ended', { ...nothing, rescued: 0 })
+  events.emit('sweep.ended', { ...nothing, rescued: 2 })
+  events.emit('sweep.ended', { ...nothing, rescued: 3, dead: 1 })
+  events.emit('sweep.ended', { ...nothing, rescued: 1, dead: 1 })
+  assert.deepEqual(messages(), [
+    'The sweep rescued 2 jobs whose leases had expired.',
+    'The sweep found 3 jobs whose leases had expired: 2 rescued, 1 dead after the last attempt.',
+    'The sweep found 1 job whose lease had expired: 0 rescued, 1 dead after the last attempt.',
+  ])
+})

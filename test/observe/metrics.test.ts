@@ -76,7 +76,7 @@ test('durations are in seconds, and the other events have their counters', async
   events.emit('job.started', started)
   events.emit('claim.ended', { worker: 'w1', claimed: 3, durationMs: 2 })
   events.emit('settle.ended', { worker: 'w1', settled: 3, durationMs: 3 })
-  events.emit('sweep.ended', { rescued: 1, promoted: 2, overdue: 3, admitted: 6, pruned: 4, durationMs: 5 })
+  events.emit('sweep.ended', { rescued: 1, dead: 0, promoted: 2, overdue: 3, admitted: 6, pruned: 4, durationMs: 5 })
   events.emit('batch.submitted', { batch: 'b1', name: 'b', added: 9, duplicates: 1, durationMs: 5 })
   events.emit('batch.finished', { batch: 'b1', name: 'b', state: 'done', round: 1 })
   events.emit('heartbeat.failed', { worker: 'w1', jobs: 1, error: new Error('x') })

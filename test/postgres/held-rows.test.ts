@@ -30,6 +30,24 @@ async function slowEffect(world: World): Promise<SlowEffect> {
   }
 }
 
+/** The same for a statement that waits without a lock: a sweep gives up one that waits for a lock. */
+async function effectWithoutLock(world: World): Promise<SlowEffect> {
+  locks += 1
+  const name = `public.slow_${locks}`
+  await world.rows(`create table ${name}_over (n int)`)
+  await world.rows(`create function ${name}() returns void language plpgsql as $$ begin
+    while not exists (select from ${name}_over) loop perform pg_sleep(0.01); end loop; end $$`)
+  const text = `select ${name}()`
+  const runs = `select from pg_stat_activity where state = 'active' and strpos(query, $1) = 1`
+  return {
+    effects: { sql: [{ text }] },
+    runs: () => until(async () => (await world.rows(runs, [text])).length === 1, 'the statement runs'),
+    letGo: async () => {
+      await world.rows(`insert into ${name}_over values (1)`)
+    },
+  }
+}
+
 /** Job "slow" is being settled, and its row is locked. */
 async function settling(world: World, id: string) {
   const slow = await slowEffect(world)
@@ -191,7 +209,7 @@ test(
   inWorld(async (world) => {
     const id = await world.enqueue('mail', 'slow')
     await claimOne(world.holdfast, 'mail', { lease: 1 })
-    const slow = await slowEffect(world)
+    const slow = await effectWithoutLock(world)
     await world.holdfast.cancel(id, { effects: slow.effects })
     await world.holdfast.pause('mail')
     const late = await world.enqueue('mail', 'late', { startBefore: new Date(Date.now() + 50) })

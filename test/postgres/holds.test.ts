@@ -117,11 +117,12 @@ test(
       await world.enqueue('mail', first)
       const lease = await claimOne(world.holdfast, 'mail', { lease: 1 })
       await delay(3)
-      // A reader keeps the row locked, so that both wait for it.
+      // Both write counts. A reader of the counts keeps the first of them waiting, when it has the row of the job. The second
+      // then waits too: a settlement for the row, a rescue, which passes over a locked row, for the counts.
       const reader = await world.begin()
-      await reader.run('select from holdfast.job where id = $1 for update', [lease.job.id])
+      await reader.run('lock table holdfast.tally in exclusive mode')
       const settle = () =>
-        lease.done().then(
+        lease.done('ok', { put: [{ key: 'k', value: 1 }] }).then(
           () => 'settled',
           () => 'lost',
         )
@@ -166,7 +167,7 @@ async function leaseGivenDuringSweep(world: World): Promise<{ readonly given: nu
   await world.enqueue('mail', 'a')
   const lease = await claimOne(world.holdfast, 'mail', { lease: '1h' })
   await delay(5)
-  await sweep.run('select from holdfast.expired_leases(10, $1, 0, null)', [row?.['now']])
+  await sweep.run('select from holdfast.expired_leases(10, $1, 0, null, 0)', [row?.['now']])
   await sweep.commit()
   const [left] = await world.rows('select expires_at from holdfast.lease')
   return { given: lease.expiresAt.getTime(), stored: Number(left?.['expires_at']) }

@@ -42,6 +42,7 @@ test('what this store sends is read unchanged', (t) => {
 
 test('messages of callers’ transactions, of SQL and of the other forms are read', () => {
   assert.deepEqual(readMessage('{"ready": [["mail", 1]]}'), { ready: [['mail', 1]] })
+  assert.deepEqual(readMessage('{"held": true}'), { held: true })
   assert.deepEqual(readMessage(JSON.stringify({ from: self })), { from: self })
   assert.deepEqual(readMessage(JSON.stringify({ from: self, probe: true })), { from: self, probe: true })
 })
@@ -57,7 +58,17 @@ test('a count of jobs above the highest that is read is sent as that highest', (
 
 const hostile: readonly unknown[] = [
   ...[null, true, 1, 'ready', [], {}, [[]], { from: null }, { from: 1 }, { from: 'me' }, { from: [self] }],
-  ...[{ ready: null }, { ready: {} }, { ready: [] }, { ready: [null] }, { ready: 'mail' }, { ready: ['mail', 1] }],
+  ...[
+    { held: false },
+    { held: 1 },
+    { from: self, probe: true, held: true },
+    { ready: null },
+    { ready: {} },
+    { ready: [] },
+    { ready: [null] },
+    { ready: 'mail' },
+    { ready: ['mail', 1] },
+  ],
   ...[{ ready: [[]] }, { ready: [['mail']] }, { ready: [['mail', 1, 1]] }, { ready: [[1, 'mail']] }],
   ...[0, -1, 1.5, -1e9, 1e308, countMax + 1, '1', null, true, [1]].map((count) => ({ ready: [['mail', count]] })),
   ...['', 'a b', 'ü', 'a'.repeat(256), 'a\0b', null, 1, ['mail'], {}].map((name) => ({ ready: [[name, 1]] })),

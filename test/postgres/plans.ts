@@ -109,7 +109,7 @@ async function cycle(session: pg.Client, queue: string): Promise<Costs> {
   await delayed(session, { lane, known }, now - 5_000)
   const promote = await touched(session, `select * from holdfast.promote(${batch}, ${now})`)
   const third = await claim(session, queue, batch, 1)
-  const expired = await touched(session, `select * from holdfast.expired_leases(1, ${now + 3_000})`)
+  const expired = await touched(session, `select * from holdfast.expired_leases(1, ${now + 3_000}, 0, null, ${now})`)
   await session.query(settled(third.holds))
   const due = await touched(session, 'select holdfast.next_due()')
   const prune = await touched(session, `select holdfast.prune(100, ${now})`)

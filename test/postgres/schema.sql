@@ -610,7 +610,7 @@ function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_atte
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function error_text(p_error text) returns text plpgsql immutable;
-function expired_leases(p_max integer, p_now bigint, p_from bigint, p_clock bigint) returns SETOF holdfast.leased_job plpgsql volatile
+function expired_leases(p_max integer, p_now bigint, p_from bigint, p_clock bigint, p_locked_until bigint) returns SETOF holdfast.leased_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan

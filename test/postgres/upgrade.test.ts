@@ -12,6 +12,7 @@ import {
   migrationScript,
   minClientOf,
   type Release,
+  release,
   steps,
 } from '../../src/store/postgres/schema/migrations.ts'
 import { Schema } from '../../src/store/postgres/schema/schema.ts'
@@ -107,6 +108,27 @@ describe('a migration of a schema in use', () => {
     t.diagnostic(`longest calls (ms): ${JSON.stringify(worked.longestMs)}`)
     for (const [verb, ms] of Object.entries(worked.longestMs)) assert.ok(ms < 2_000, `${verb} took ${ms} ms`)
     await assertAllDone(database, [worked])
+  })
+
+  test('replaces functions in short tries while an open transaction has one of them locked', async () => {
+    await using database = await setup()
+    await (await open(database.url)).close()
+    await database.rows(`update holdfast.meta set functions_hash = 'of another release'`)
+    const stranger = await database.pool.connect()
+    await stranger.query('begin; alter function holdfast.now_ms(bigint) cost 2')
+    const migrated = withClient(database.url, (client) => migrate(client, schema))
+    const paused = `select from pg_stat_activity where datname = current_database() and state = 'idle in transaction'
+                       and query like 'rollback to savepoint%'`
+    const deadline = Date.now() + 10_000
+    while ((await database.rows(paused)).length === 0) {
+      assert.ok(Date.now() < deadline, 'it waits for the lock without a pause')
+      await delay(20)
+    }
+    await stranger.query('commit')
+    stranger.release()
+    assert.deepEqual(await migrated, { from: steps.length, to: steps.length })
+    const [meta] = await database.rows<{ hash: string }>('select functions_hash as hash from holdfast.meta')
+    assert.equal(meta?.hash, functionsHash(schema, release))
   })
 
   test('is done once if ten processes start it at the same moment; the others wait for it', async () => {

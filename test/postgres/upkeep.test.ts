@@ -22,6 +22,23 @@ after(() => server[Symbol.asyncDispose]())
 const makePartitions = 'select holdfast.make_partitions($1) as n'
 const dropPartition = 'select holdfast.drop_partition($1)::int as n'
 
+test('an event trigger that forbids DDL stops no part of a sweep but its partitions, and an event names it', async () => {
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
+  await holdfast.queue('mail').enqueue(1)
+  await claimOne(holdfast, 'mail', { lease: 1 })
+  await database.rows(`create function public.forbid() returns event_trigger language plpgsql as $$ begin
+    raise exception 'no DDL on this server'; end $$`)
+  await database.rows('create event trigger forbid on ddl_command_start execute function public.forbid()')
+  await database.rows(`update holdfast.queue set retain_done_ms = ${70 * day}`) // so that a partition is missing
+  await using other = await open(database.url) // the first sweep of a process includes the upkeep
+  const failures: string[] = []
+  other.on('upkeep.failed', ({ error }) => failures.push(error.message))
+  assert.equal((await other.sweep()).rescued, 1)
+  assert.deepEqual(failures, ['PostgreSQL refuses to make partitions of finished jobs: no DDL on this server'])
+  await database.rows('drop event trigger forbid')
+})
+
 test('progress is removed once its job has no lease, and kept until then', async () => {
   await using database = await setup(server)
   await using holdfast = await open(database.url)

@@ -5,6 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { systemClock } from '../../src/runtime/clock.ts'
 import { type PostgresOptions, postgres } from '../../src/store/postgres/index.ts'
 import type { ClaimedJob, Store } from '../../src/store/store.ts'
@@ -78,6 +79,36 @@ describe('a waiting claim', () => {
       if (commits) assert.ok(machineMs() - endedAt < 500, `woken ${machineMs() - endedAt} ms after the commit`)
       for (const lease of leases) await lease.done()
       await raw.quiet(commits ? 1 : 0)
+    }
+    client.release()
+  })
+
+  test('is woken by the commit of a caller’s transaction, or of SQL, that brings a job to a limit key, without a sweep', async () => {
+    await using database = await setup()
+    const limited = defineQueue<{ tenant: string }>('mail', { limit: { key: 'tenant', concurrency: 1 } })
+    await using enqueues = await open(database.url)
+    await enqueues.queue(limited).enqueue({ tenant: 'first' })
+    process.env['HOLDFAST_DISABLE'] = 'sweep'
+    await using waits = await open(database.url)
+    delete process.env['HOLDFAST_DISABLE']
+    for (const lease of await waits.claim(['mail'], { wait: '5s' })) await lease.done()
+    await untilListening(database)
+    const client = await database.pool.connect()
+    const ways = {
+      a: () => enqueues.queue(limited).enqueue({ tenant: 'a' }, { tx: client }),
+      b: () => client.query(`select holdfast.enqueue('mail', '{"tenant": "b"}')`),
+    }
+    for (const [tenant, enqueue] of Object.entries(ways)) {
+      const claiming = waits.claim(['mail'], { wait: '5s' })
+      await client.query('begin')
+      await enqueue()
+      await client.query('commit')
+      const leases = await claiming
+      assert.deepEqual(
+        leases.map(({ job }) => job.payload),
+        [{ tenant }],
+      )
+      for (const lease of leases) await lease.done()
     }
     client.release()
   })

@@ -39,6 +39,7 @@ import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { LimitKeyRefs } from './limits/admit.ts'
 import type { LockPolls } from './lock-polls.ts'
 import type { OwnDefinitions } from './own-definitions.ts'
+import type { Message } from './wake-messages.ts'
 
 /** Work after a commit: limit keys and lists of limit events to admit jobs for, and batches that may be finished. */
 export interface AfterCommit extends LimitKeyRefs {
@@ -418,13 +419,13 @@ export async function enqueueIn(
   if (isRefused(answer)) return answer
   const enqueued = answer.map(toEnqueued)
   if (channel === null) return enqueued
-  const ready = request.jobs.filter((job, i) => mayBeReady(job) && mayRun(enqueued[i] as Enqueued))
-  for (const queue of countReady(ready).keys()) {
+  const isHeld = (i: number) => (answer[i]?.keyRefs ?? []).length > 0
+  const ready = request.jobs.filter((job, i) => mayBeReady(job) && mayRun(enqueued[i] as Enqueued) && !isHeld(i))
+  const messages: Message[] = [...countReady(ready).keys()].map((queue) => ({ ready: [[queue, 1]] }))
+  if (answer.some((_, i) => isHeld(i))) messages.push({ held: true })
+  for (const message of messages) {
     // Delivered when the transaction commits; the same text from one transaction is delivered once.
-    await run('select pg_notify($1::text, $2::text)::text as notified', [
-      channel,
-      JSON.stringify({ ready: [[queue, 1]] }),
-    ])
+    await run('select pg_notify($1::text, $2::text)::text as notified', [channel, JSON.stringify(message)])
   }
   return enqueued
 }

@@ -222,6 +222,7 @@ class PostgresStore implements Store {
     this.#wakes = new Wakes(
       this.#db,
       typeof listen === 'string' ? listen : listen && connections >= connectionsToListen,
+      () => this.#sweeps.admit(),
     )
     this.#context = {
       db: this.#db,

@@ -22,7 +22,7 @@ import { newId } from '../../runtime/id.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { CommitRefused, isDiskFull } from './connection/failures.ts'
+import { CommitRefused, isDiskFull, isLockTimeout } from './connection/failures.ts'
 import { type AfterCommit, addChecked, addPlain, areKeysKnown, insertDead, isPlain } from './enqueue.ts'
 import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
@@ -270,13 +270,14 @@ export class SettlementWriter {
   /**
    * A statement that fails is a failure of the job. If the session has ended, undoing the statement fails, and that error
    * counts. A full disk may not be the job's fault: in that case the same request fails without its statements too
-   * (`statement-policy.ts`).
+   * (`statement-policy.ts`). Neither is a lock that another transaction has.
    */
   async #blame({ text }: SqlEffect, run: () => Promise<void>): Promise<void> {
     try {
       await run()
     } catch (error) {
       if (isDiskFull(error)) throw new CommitRefused({ text, why: (error as Error).message })
+      if (this.#policy.leavesBlocked && isLockTimeout(error)) throw error
       throw new Refusal(sqlRefused(text, (error as Error).message))
     }
   }
@@ -311,7 +312,15 @@ export function lanesToSettle(job: LeasedJob, { settlement, retryDelayMs }: Sett
   return [...staged.flatMap(({ enqueue }) => enqueue), ...ends, ...lanesToEnd(job, settled(core(job), failure, now))]
 }
 
-/** The same for a job whose lease has expired. */
+/** The rescue of this job has effects that may wait for rows of others: statements, key-value entries, keys of jobs. */
+export function mayRescueWait(job: LeasedJob): boolean {
+  const effects = requestedEffects(job.cancel, expired(core(job), job.worker))
+  return effects.some(
+    ({ sql, put, delete: deleted, enqueue }) => [...sql, ...put, ...deleted].length > 0 || !isPlain({ jobs: enqueue }),
+  )
+}
+
+/** The lanes that the rescue of a job whose lease has expired needs. */
 export function lanesToRescue(job: LeasedJob): Wanted[] {
   return lanesToEnd(job, expired(core(job), job.worker))
 }

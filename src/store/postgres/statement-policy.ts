@@ -29,6 +29,8 @@ export interface StatementPolicy {
   readonly isOwnTransaction: boolean
   /** Not null: statements are refused, for this reason. */
   readonly refusal: StatementFault | null
+  /** The transaction waits for locks for a moment only. A statement that waits longer is not refused: it is left for later. */
+  readonly leavesBlocked?: boolean
 }
 
 export const sharedTransaction: StatementPolicy = { isOwnTransaction: false, refusal: null }

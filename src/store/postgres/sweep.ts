@@ -9,10 +9,25 @@
 // their lanes (`lanes.ts`). If one is busy, the job is left out: it keeps its lease for another 200 ms, and a later sweep tries
 // again. Everything else is swept.
 //
-// REFUSED COMMITS. Effects of a cancel request may contain statements that the server refuses to commit
-// (`statement-policy.ts`). Then each rescue is a transaction of its own, so that one bad statement keeps no other job from
-// being rescued. The other parts follow in another transaction.
+// BLOCKED EFFECTS. A rescued job that is cancelled applies the effects of its cancel request: statements, key-value entries, jobs
+// with keys. They may wait for a row that another transaction has locked, for as long as that transaction is open. So they are
+// not part of the shared transaction:
+//
+//   shared   such a job gets a lease that has expired already, and nothing else. A crash now leaves it to the next sweep
+//   apart    each such job is rescued in a transaction of its own, after all other jobs were swept. Each statement waits for a
+//            lock for at most 200 ms. If that is not enough, the rescue is undone to its savepoint, and in the same transaction
+//            the job gets a lease of another 5 s
+//
+// The row of the job is locked from the search for its lease to the COMMIT. So no other sweep or settlement comes in between.
+// After five blocked rescues the others are left to the next sweep, so blocked effects take one second of a sweep at most.
+//
+// LOCKED JOBS. A settlement keeps the row of its job locked while its own statements run. If the lease of such a job has expired,
+// the sweep does not wait for the row: the job keeps its lease for another 200 ms (`expired_leases`).
+//
+// REFUSED COMMITS. A statement that the server refuses to commit (`statement-policy.ts`) is refused in its own rescue. It keeps
+// no other job from being rescued.
 
+import { isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
@@ -20,7 +35,7 @@ import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '
 import { sweepBatches } from './batch/batch-end.ts'
 import { list, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
-import { CommitRefused, isCollision, withRetry } from './connection/failures.ts'
+import { isBroken, isCollision, isFromServer, LockNotFree, withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
@@ -28,8 +43,8 @@ import { admitPending, type LimitEventList } from './limits/admit.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
 import { repairRestored } from './schema/check-restored.ts'
-import { keepPartitions } from './schema/partitions.ts'
-import { lanesToRescue, SettlementWriter } from './settlement-writer.ts'
+import { dropPartitions, makePartitions } from './schema/partitions.ts'
+import { lanesToRescue, mayRescueWait, SettlementWriter } from './settlement-writer.ts'
 import { inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
 const upkeepEveryMs = 60_000
@@ -37,10 +52,14 @@ const lookBackMs = 5_000
 const fullEveryMs = 60_000
 const batchesEveryMs = 5_000
 const definitionsEveryMs = 5_000
-/** How long a sweep waits for the lock of a lane; claims have it for a few milliseconds. */
-const laneMaxMs = 200
+/** How long a sweep waits for the lock of a lane, which claims have for a few milliseconds, or for a row that an effect needs. */
+const lockMaxMs = 200
 /** How much later a rescue that was left out is tried again. */
 const leftOutMs = 200
+/** The same if an effect of it is blocked. */
+const blockedMs = 5_000
+/** How many rescues of a sweep may be blocked. The others are left to the next sweep. */
+const blockedMax = 5
 /** How far ahead the next due time is looked for. Processes that wait sweep more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
@@ -80,14 +99,15 @@ export class Sweeps {
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
     await this.#context.afterCommit({ batches: ended, droppedNotices, undeliverable })
-    const { admitted, tookAll } = await this.#admit(Math.max(max, limitEventsMin))
+    const { admitted, tookAll } = await this.admit(Math.max(max, limitEventsMin))
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
     this.#batchesFrom = batches.next
-    const dropped = await this.#keepUp()
+    const { dropped, failed } = await this.#keepUp()
     batches.throwFailure()
     return {
       ...report,
+      ...(failed.length > 0 && { upkeepFailed: failed }),
       admitted,
       pruned: report.pruned + dropped + batches.pruned,
       more: report.more || admitted >= max || !tookAll || batches.more,
@@ -96,16 +116,16 @@ export class Sweeps {
 
   async #sweepJobs(max: number, from: From): Promise<Swept> {
     const first = await this.#rescueFirst(max, from)
-    const { rescued } = first
     const overdue = first.rest === null ? await this.#cancelOverdue(max) : 0
     const rest = first.rest ?? (await this.#inOne((tx) => sweepRest(tx, { max, from })))
+    const rescued = addRescued([first.rescued, ...(await this.#rescueApart(first.rescued.apart, from))])
     const { promoted, pruned, starts, now } = rest
     const counts = { rescued: rescued.expired.length, promoted, overdue, pruned }
-    const more = [...Object.values(counts), starts, rescued.found].some((count) => count >= max)
+    const more = [...Object.values(counts), starts, first.rescued.found].some((count) => count >= max)
     // If a lane or a row was locked, its jobs are still due. The next sweep comes a little later, so that the lock may be
     // released.
     const isLeft = rest.isOverdue && overdue === 0 && rest.nextDueAt !== null && rest.nextDueAt <= now
-    const nextDueAt = isLeft ? now + laneMaxMs : rest.nextDueAt
+    const nextDueAt = isLeft ? now + lockMaxMs : rest.nextDueAt
     return {
       report: { ...counts, admitted: 0, expired: rescued.expired, more, nextDueAt, now },
       ready: sumOf([rescued.ready, rest.ready]),
@@ -115,42 +135,44 @@ export class Sweeps {
     }
   }
 
-  /**
-   * Sweeps in one transaction. `rest` is null if jobs have missed their start, or the server refuses to commit the transaction.
-   */
-  async #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
-    try {
-      return await this.#inOne(async (tx, ask) => {
-        const rescued = await rescueExpired(
-          tx,
-          { lanes: this.#context.lanes, ask, policy: sharedTransaction },
-          { max, from },
-        )
-        const [row] = await tx.query(selectOverdue, [tx.now])
-        return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }) }
-      })
-    } catch (error) {
-      if (!(error instanceof CommitRefused)) throw error
-      return { rescued: await this.#rescueOneByOne(max, from), rest: null }
-    }
+  /** Sweeps in one transaction. `rest` is null if jobs have missed their start. */
+  #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
+    return this.#inOne(async (tx, ask) => {
+      const rescue = { lanes: this.#context.lanes, ask, policy: sharedTransaction }
+      const rescued = await rescueExpired(tx, rescue, { max, from })
+      const [row] = await tx.query(selectOverdue, [tx.now])
+      return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }) }
+    })
   }
 
-  async #rescueOneByOne(max: number, from: From): Promise<Rescued> {
+  /** Rescues so many jobs whose effects may wait, each in a transaction of its own. */
+  async #rescueApart(count: number, from: From): Promise<Rescued[]> {
     const rescues: Rescued[] = []
-    while (rescues.length < max) {
-      const rescued = await inOwnTransaction((policy) =>
-        this.#inOne((tx, ask) => rescueExpired(tx, { lanes: this.#context.lanes, ask, policy }, { max: 1, from })),
-      )
-      if (rescued.found === 0) break
+    let blocked = 0
+    while (rescues.length < count && blocked < blockedMax) {
+      const rescued = await this.#rescueOne(from)
+      if (rescued === null || rescued.found === 0) break
       rescues.push(rescued)
+      blocked += rescued.blocked
     }
-    return {
-      found: rescues.length,
-      expired: rescues.flatMap(({ expired }) => expired),
-      ready: sumOf(rescues.map(({ ready }) => ready)),
-      batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
-      droppedNotices: rescues.flatMap(({ droppedNotices }) => droppedNotices),
-      undeliverable: rescues.flatMap(({ undeliverable }) => undeliverable),
+    return rescues
+  }
+
+  /** Null: what it needs besides the rows of its effects is locked, so it is left to the next sweep. */
+  async #rescueOne(from: From): Promise<Rescued | null> {
+    const { lanes } = this.#context
+    const rescue = (policy: StatementPolicy) =>
+      lanes.withLanesNow((ask) =>
+        this.#db.transactLightly(
+          (tx) => rescueExpired(tx, { lanes, ask, policy: { ...policy, leavesBlocked: true } }, { max: 1, from }),
+          { failFast: true, lockMaxMs },
+        ),
+      )
+    try {
+      return await inOwnTransaction(rescue)
+    } catch (error) {
+      if (!isCollision(error)) throw error
+      return null
     }
   }
 
@@ -159,11 +181,10 @@ export class Sweeps {
     try {
       return await this.#db.transactLightly(
         async (tx) => {
-          await tx.query(`select set_config('lock_timeout', $1, true)`, [`${laneMaxMs}ms`])
           await tx.readClock()
           return await cancelOverdue(tx, max)
         },
-        { failFast: true },
+        { failFast: true, lockMaxMs },
       )
     } catch (error) {
       if (!isCollision(error)) throw error
@@ -188,9 +209,10 @@ export class Sweeps {
 
   /**
    * Admits jobs for limit events that are left over: those of callers' own transactions, and of processes that died after their
-   * commit. `tookAll`: there were no more events than this call has read.
+   * commit. `tookAll`: there were no more events than this call has read. Two calls of one process may overlap: the one that
+   * ends last says where the next begins, and both say a transaction below which no event is left.
    */
-  async #admit(max: number): Promise<{ readonly admitted: number; readonly tookAll: boolean }> {
+  async admit(max = limitEventsMin): Promise<{ readonly admitted: number; readonly tookAll: boolean }> {
     const isFull = this.#db.now !== null || performance.now() >= this.#allLimitEventsAt
     const from = isFull ? '0' : this.#limitEventsFrom
     const [row] = await this.#db.query('select * from holdfast.pending_limit_events($1::text::xid8, $2)', [from, max])
@@ -224,15 +246,31 @@ export class Sweeps {
 
   /**
    * Folds counts. Once a minute it also repairs a restored database, removes the progress of ended leases, and makes and drops
-   * partitions. Under a clock of its own the store has no partitions. Answers how many jobs went with dropped partitions.
+   * partitions. Under a clock of its own the store has no partitions. Answers how many jobs went with dropped partitions, and
+   * what the server refused, for example because an event trigger forbids DDL. None of these keeps the others from being done.
    */
-  async #keepUp(): Promise<number> {
+  async #keepUp(): Promise<{ readonly dropped: number; readonly failed: readonly Refused[] }> {
     await this.#db.transactLightly((tx) => tx.query('select holdfast.fold()', []))
-    if (this.#db.now !== null || performance.now() < this.#upkeepAt) return 0
+    if (this.#db.now !== null || performance.now() < this.#upkeepAt) return { dropped: 0, failed: [] }
     this.#upkeepAt = performance.now() + upkeepEveryMs
     await repairRestored(this.#db)
-    await pruneProgress(this.#db)
-    return keepPartitions(this.#db)
+    const failed: Refused[] = []
+    await orRefusal('remove the progress of ended leases', () => pruneProgress(this.#db), failed)
+    await orRefusal('make partitions of finished jobs', () => makePartitions(this.#db), failed)
+    const dropped = await orRefusal('drop partitions of finished jobs', () => dropPartitions(this.#db), failed)
+    return { dropped: dropped ?? 0, failed }
+  }
+}
+
+/** If the server refuses the work, adds the refusal and answers null. If the server is away, throws. */
+async function orRefusal<T>(what: string, work: () => Promise<T>, failed: Refused[]): Promise<T | null> {
+  try {
+    return await work()
+  } catch (error) {
+    if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isFromServer(error.cause) || isBroken(error.cause)) throw error
+    const message = `PostgreSQL refuses to ${what}: ${(error.cause as Error).message}`
+    failed.push(refuse(error.code, message, { ...error.facts, mayHaveLanded: false }))
+    return null
   }
 }
 
@@ -256,6 +294,10 @@ interface Range {
 interface Rescued {
   /** How many leases had expired, those of jobs that were left out included. */
   readonly found: number
+  /** How many of them are still to be rescued, each in a transaction of its own. */
+  readonly apart: number
+  /** How many were left out because an effect is blocked. */
+  readonly blocked: number
   readonly expired: readonly ExpiredLease[]
   readonly ready: ReadonlyMap<string, number>
   /** Batches with ended items. */
@@ -270,33 +312,72 @@ interface Rescue {
   readonly policy: StatementPolicy
 }
 
+function addRescued(rescues: readonly Rescued[]): Omit<Rescued, 'found' | 'apart' | 'blocked'> {
+  return {
+    expired: rescues.flatMap(({ expired }) => expired),
+    ready: sumOf(rescues.map(({ ready }) => ready)),
+    batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
+    droppedNotices: rescues.flatMap(({ droppedNotices }) => droppedNotices),
+    undeliverable: rescues.flatMap(({ undeliverable }) => undeliverable),
+  }
+}
+
 async function rescueExpired(
   tx: PgTransaction,
   { lanes, ask, policy }: Rescue,
   { max, from }: Range,
 ): Promise<Rescued> {
   const now = await tx.readClock()
-  const found = await tx.query('select * from holdfast.expired_leases($1, $2, $3, $4)', [max, now, from(now), tx.clock])
+  const found = await tx.query('select * from holdfast.expired_leases($1, $2, $3, $4, $5)', [
+    max,
+    now,
+    from(now),
+    tx.clock,
+    now + leftOutMs,
+  ])
   const held = found.map(toLeasedJob)
   ask(held.flatMap(lanesToRescue))
-  const leftOut = new Set(held.filter((job) => !lanes.knows(lanesToRescue(job))))
-  if (leftOut.size > 0) await putOff(tx, [...leftOut])
+  const leftOut = held.filter((job) => !lanes.knows(lanesToRescue(job)))
+  const apart = policy.isOwnTransaction ? [] : held.filter((job) => !leftOut.includes(job) && mayRescueWait(job))
+  await putOff(tx, leftOut, now + leftOutMs)
+  await putOff(tx, apart, now)
+  const rest = new Set(held)
+  for (const job of [...leftOut, ...apart]) rest.delete(job)
   const writer = new SettlementWriter(tx, lanes, policy)
+  const blocked: LeasedJob[] = []
   const expired: ExpiredLease[] = []
-  for (const job of held) if (!leftOut.has(job) && writer.takes(job)) expired.push(await writer.rescue(job))
+  for (const job of rest) if (writer.takes(job)) expired.push(...(await rescueUnlessBlocked(writer, job, blocked)))
   await writer.write()
+  await putOff(tx, blocked, now + blockedMs)
   const { batches = [], droppedNotices = [], undeliverable = [] } = writer.afterCommit
-  return { found: held.length, expired, ready: writer.becameReady, batches, droppedNotices, undeliverable }
+  const counts = { found: held.length, apart: apart.length, blocked: blocked.length }
+  return { ...counts, expired, ready: writer.becameReady, batches, droppedNotices, undeliverable }
 }
 
-async function putOff(tx: PgTransaction, jobs: readonly LeasedJob[]): Promise<void> {
+/** If an effect of the job is blocked, nothing of its rescue is written. */
+async function rescueUnlessBlocked(
+  writer: SettlementWriter,
+  job: LeasedJob,
+  blocked: LeasedJob[],
+): Promise<ExpiredLease[]> {
+  try {
+    return [await writer.rescue(job)]
+  } catch (error) {
+    if (!(error instanceof LockNotFree)) throw error
+    blocked.push(job)
+    return []
+  }
+}
+
+async function putOff(tx: PgTransaction, jobs: readonly LeasedJob[], until: number): Promise<void> {
+  if (jobs.length === 0) return
   await tx.query('select holdfast.put_off_rescue($1, $2, $3, $4, $5, $6)', [
     list(jobs.map(({ id }) => id)),
     list(jobs.map(({ token }) => token)),
     texts(jobs.map(({ worker }) => worker)),
     list(jobs.map(({ startedAt }) => startedAt)),
     tx.now,
-    tx.now + leftOutMs,
+    until,
   ])
 }
 
@@ -343,7 +424,7 @@ async function promoteDue(tx: PgTransaction, woken: Map<string, number>, { max, 
   return promoted
 }
 
-/** Starts that left their window free slots: of a limit key by a limit event, which `#admit` takes; of a queue at once. */
+/** Starts that left their window free slots: of a limit key by a limit event, which `admit` takes; of a queue at once. */
 async function endWindows(tx: PgTransaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
   for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)

@@ -18,6 +18,10 @@
 // but at most every `askEveryMs`, workers ask about their jobs. Polling keeps no connection, and listening is tried again from
 // time to time.
 //
+// HELD JOBS. A job with a limit key is held until a later transaction admits it. An enqueue of this store makes that transaction
+// itself. An enqueue in a caller's transaction cannot, so its notification asks the processes that listen to do it. Each looks
+// for events that no admission has taken, as a sweep does. If the notification is lost, the next sweep admits the job.
+//
 // Behind a pooler, the connection for LISTEN may have an address of its own, which bypasses the pooler.
 
 import { randomUUID } from 'node:crypto'
@@ -74,11 +78,16 @@ export class Wakes {
   #sending: Promise<void> | null = null
   #isLookWanted = false
   #lookingAtAll: Promise<void> | null = null
+  readonly #admit: () => Promise<unknown>
+  #isAdmissionWanted = false
+  #admitting: Promise<void> | null = null
 
-  constructor(db: Database, where: boolean | string) {
+  /** `admit` admits held jobs of which no process has taken notice. */
+  constructor(db: Database, where: boolean | string, admit: () => Promise<unknown>) {
     this.#db = db
     this.channel = db.schema.channel
     this.#where = where
+    this.#admit = admit
   }
 
   /** Whether notifications are received at this time. */
@@ -157,6 +166,7 @@ export class Wakes {
     this.#ended.abort()
     await orAborted(this.#running, over)
     await orAborted(this.#lookingAtAll, over)
+    await orAborted(this.#admitting, over)
   }
 
   #notifyReady(ready: Iterable<readonly [string, number]>): void {
@@ -324,7 +334,24 @@ export class Wakes {
     }
     if (message.ready) this.#notifyReady(message.ready)
     if (message.cancel) this.#notifyCancels(message.cancel)
-    if (!message.ready && !message.cancel && !message.probe) this.#lookAtAll()
+    if (message.held) this.#admitSoon()
+    if (!message.ready && !message.cancel && !message.probe && !message.held) this.#lookAtAll()
+  }
+
+  /** Bounded like `#lookAtAll`. A failure is no loss: the next sweep admits the jobs. */
+  #admitSoon(): void {
+    this.#isAdmissionWanted = true
+    this.#admitting ??= this.#admitWhileWanted().finally(() => {
+      this.#admitting = null
+    })
+  }
+
+  async #admitWhileWanted(): Promise<void> {
+    while (this.#isAdmissionWanted && !this.#ended.signal.aborted) {
+      this.#isAdmissionWanted = false
+      await this.#admit().catch(() => undefined)
+      await this.#pause(lookGapMs)
+    }
   }
 
   /**

@@ -54,7 +54,9 @@ import {
   isCancelled,
   isForeign,
   isFromServer,
+  isLockTimeout,
   isUnprepared,
+  LockNotFree,
   markAfterEffects,
   type StatementFault,
   suspectUnanswered,
@@ -70,7 +72,6 @@ import { ResponseWatchdog } from './response-watchdog.ts'
 const idleMaxMs = 2_000
 
 const liftTimeouts = 'set local statement_timeout = 0; set local lock_timeout = 0'
-const restoreTimeouts = 'set local statement_timeout to default; set local lock_timeout to default'
 
 export const beginOurs = `begin isolation level read committed; set local idle_in_transaction_session_timeout = ${idleMaxMs}; ${liftTimeouts}`
 
@@ -287,9 +288,12 @@ export class Database {
   }
 
   /** Several statements whose commit need not wait for the disk, and which may be carried out twice. */
-  async transactLightly<T>(work: (tx: PgTransaction) => Promise<T>, { failFast = false } = {}): Promise<T> {
+  async transactLightly<T>(
+    work: (tx: PgTransaction) => Promise<T>,
+    { failFast = false, lockMaxMs = null }: LightOptions = {},
+  ): Promise<T> {
     try {
-      return await withRetry(() => this.#transactOnce(work, { durable: false }), { failFast })
+      return await withRetry(() => this.#transactOnce(work, { durable: false, lockMaxMs }), { failFast })
     } catch (error) {
       if (!(error instanceof EffectsSuspected)) throw error
       await this.#elsewhere(error, () => this.query('select 1', []))
@@ -323,14 +327,21 @@ export class Database {
     return this.#setters.leaves(text, (statement, values) => this.query(statement, values))
   }
 
-  #transactOnce<T>(work: (tx: PgTransaction) => Promise<T>, { durable }: { durable: boolean }): Promise<T> {
+  #transactOnce<T>(
+    work: (tx: PgTransaction) => Promise<T>,
+    { durable, lockMaxMs = null }: { readonly durable: boolean; readonly lockMaxMs?: number | null },
+  ): Promise<T> {
     let isLeftChanged = false
     const run = async (client: PoolClient) => {
       const session = this.#sessionOf(client)
-      await session.run(durable ? this.#sessions.begin : `${this.#sessions.begin}; set local synchronous_commit = off`)
+      const { hasTimeouts, begin } = this.#sessions
+      const settings = [
+        ...(durable ? [] : ['set local synchronous_commit = off']),
+        ...(lockMaxMs === null ? [] : [`set local lock_timeout = ${lockMaxMs}`]),
+      ]
+      await session.run([begin, ...settings].join('; '))
       const { schema, now } = this
-      const { hasTimeouts } = this.#sessions
-      const tx = new PgTransaction(session, { schema, now, hasTimeouts, setters: this.#setters })
+      const tx = new PgTransaction(session, { schema, now, hasTimeouts, lockMaxMs, setters: this.#setters })
       try {
         const answer = await work(tx)
         await tx.commit()
@@ -414,10 +425,18 @@ interface LendOptions {
   readonly ends?: boolean | (() => boolean)
 }
 
+interface LightOptions {
+  /** A collision is thrown, and not tried again. */
+  readonly failFast?: boolean
+  /** How long each statement waits for a lock, those of the application included; null: as long as another transaction has it. */
+  readonly lockMaxMs?: number | null
+}
+
 interface TransactionOptions {
   readonly schema: Schema
   readonly now: number | null
   readonly hasTimeouts: boolean
+  readonly lockMaxMs: number | null
   readonly setters: Setters
 }
 
@@ -437,6 +456,7 @@ export class PgTransaction {
   readonly #session: Session
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
+  readonly #lockMaxMs: number | null
   readonly #setters: Setters
   #mayHaveChangedSession = false
   /** The statement of the application that ran last, and what it failed with. */
@@ -446,12 +466,13 @@ export class PgTransaction {
   readonly clock: number | null
   #now: number | null
 
-  constructor(session: Session, { schema, now, hasTimeouts, setters }: TransactionOptions) {
+  constructor(session: Session, { schema, now, hasTimeouts, lockMaxMs, setters }: TransactionOptions) {
     this.clock = now
     this.#session = session
     this.#schema = schema
     this.#now = now
     this.#hasTimeouts = hasTimeouts
+    this.#lockMaxMs = lockMaxMs
     this.#setters = setters
   }
 
@@ -476,14 +497,23 @@ export class PgTransaction {
 
   async #runForeign(statement: string | object): Promise<void> {
     this.#effectError = null
-    if (this.#hasTimeouts) await this.#session.run(restoreTimeouts)
+    if (this.#hasTimeouts) await this.#session.run(this.#restoreTimeouts)
     try {
       await this.#session.run(statement)
     } catch (error) {
       this.#effectError = (error as Error).message
       throw error
     }
-    if (this.#hasTimeouts) await this.#session.run(liftTimeouts)
+    if (this.#hasTimeouts) await this.#session.run(this.#liftTimeouts)
+  }
+
+  get #liftTimeouts(): string {
+    return `set local statement_timeout = 0; set local lock_timeout = ${this.#lockMaxMs ?? 0}`
+  }
+
+  /** The timeouts that the session came with. If this transaction has a lock timeout of its own, that one counts instead. */
+  get #restoreTimeouts(): string {
+    return `set local statement_timeout to default; set local lock_timeout to ${this.#lockMaxMs ?? 'default'}`
   }
 
   /** What a statement of the application may leave for later statements. */
@@ -542,7 +572,7 @@ export class PgTransaction {
 
   /** Deferred triggers of the application run here. So after its statements, the COMMIT has the timeouts of the session. */
   async commit(): Promise<void> {
-    if (this.#lastEffect !== null && this.#hasTimeouts) await this.#session.run(restoreTimeouts)
+    if (this.#lastEffect !== null && this.#hasTimeouts) await this.#session.run(this.#restoreTimeouts)
     try {
       await this.#session.run('commit')
     } catch (error) {
@@ -552,7 +582,10 @@ export class PgTransaction {
     }
   }
 
-  /** Runs `work` behind a savepoint. A Refusal undoes all of it and becomes the answer. */
+  /**
+   * Runs `work` behind a savepoint. A Refusal undoes all of it and becomes the answer. If this transaction has a lock timeout of
+   * its own, a lock that is not free in time undoes all of it too, and is thrown: the transaction can go on.
+   */
   async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
     await this.#session.run('savepoint attempt')
     try {
@@ -560,9 +593,11 @@ export class PgTransaction {
       await this.#session.run('release savepoint attempt')
       return answer
     } catch (error) {
-      if (!(error instanceof Refusal)) throw error
+      const isBlocked = this.#lockMaxMs !== null && isLockTimeout(error)
+      if (!(error instanceof Refusal) && !isBlocked) throw error
       await this.#session.run('rollback to savepoint attempt; release savepoint attempt')
-      return error.refused
+      if (error instanceof Refusal) return error.refused
+      throw new LockNotFree(error)
     }
   }
 }

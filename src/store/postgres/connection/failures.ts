@@ -73,7 +73,7 @@ export async function withRetry<T>(
         if (!mayHaveLanded || ifMayHaveLanded === undefined) throw error
         return ifMayHaveLanded(error)
       }
-      mayHaveLanded ||= isBroken(error) && !unsent.has(error as object)
+      mayHaveLanded ||= isBroken(error) && !unsent.has(error as object) && !isRefusedUnrun(error)
       if (failFast && isCollision(error) && !mayHaveLanded) throw error
       if (isBroken(error)) brokenAt ??= performance.now()
       const isTooLong = brokenAt !== null && performance.now() - brokenAt > brokenMaxMs
@@ -145,6 +145,18 @@ export function isCancelled(error: unknown): boolean {
   return codeOf(error) === '57014'
 }
 
+/** A lock was not free within the transaction's `lock_timeout`, or at once (`nowait`). */
+export function isLockTimeout(error: unknown): boolean {
+  return codeOf(error) === '55P03'
+}
+
+/** A lock was not free in time. Everything behind the savepoint is undone, and the transaction goes on. */
+export class LockNotFree extends Error {
+  constructor(cause: unknown) {
+    super('A lock was not free in time.', { cause })
+  }
+}
+
 export function isDiskFull(error: unknown): boolean {
   return codeOf(error) === '53100'
 }
@@ -173,6 +185,15 @@ export function isBroken(error: unknown): boolean {
   if (code === '08P01') return (error as { severity?: unknown }).severity === 'FATAL'
   const message = error instanceof Error ? error.message : ''
   return code === '' && /connection|timeout|terminat|not queryable/i.test(message)
+}
+
+/**
+ * The server or PgBouncer refused to run the statement, so nothing was committed: the server is read-only (a standby, or
+ * `default_transaction_read_only`), or PgBouncer is in statement mode, where it refuses every transaction.
+ */
+function isRefusedUnrun(error: unknown): boolean {
+  const isStatementMode = /statement pooling mode/.test((error as { message?: string } | null)?.message ?? '')
+  return codeOf(error) === '25006' || (codeOf(error) === '08P01' && isStatementMode)
 }
 
 /**

@@ -5,9 +5,9 @@
 // - A new schema is made in one transaction.
 // - A schema in use goes up step by step, each in a transaction of its own, so no step holds what an earlier one locked.
 //
-// LOCKS OF TABLES. A statement that waits for a table makes every later statement on that table wait behind it. So it waits a
-// moment only (`lockMaxMs`). Then the step is undone to a savepoint, which gives back its locks but keeps the lock of the
-// migration. It is tried again after a pause in which all other work goes on.
+// LOCKS OF TABLES AND FUNCTIONS. A statement that waits for a table makes every later statement on that table wait behind it. So
+// it waits a moment only (`lockMaxMs`). Then the step is undone to a savepoint, which gives back its locks but keeps the lock of
+// the migration. It is tried again after a pause in which all other work goes on.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { ClientBase } from 'pg'
@@ -79,8 +79,10 @@ async function applyNext(client: ClientBase, schema: Schema, to: Release, found:
   if (isUpToDate(schema, found, to)) return found.version
   if (found.version === 0) return makeAll(client, schema, to)
   if (found.version < to.steps.length) return applyStep(client, schema, to, found.version)
-  await client.query(functionsAndRights(schema, to))
-  await client.query(schema.sql(record(schema, to, found.version)))
+  await whenNotLocked(client, schema, found.version, async () => {
+    await client.query(functionsAndRights(schema, to))
+    await client.query(schema.sql(record(schema, to, found.version)))
+  })
   return found.version
 }
 
@@ -94,14 +96,26 @@ async function makeAll(client: ClientBase, schema: Schema, to: Release): Promise
 
 /** The last step brings the functions of the release. Until then those of the release before stay in use. */
 async function applyStep(client: ClientBase, schema: Schema, to: Release, found: number): Promise<number> {
-  const deadline = performance.now() + retryMaxMs
   const isLast = found + 1 === to.steps.length
+  await whenNotLocked(client, schema, found, async () => {
+    await client.query(schema.sql(`${to.steps[found]?.sql}; ${record(schema, to, found + 1)}`))
+    if (isLast) await client.query(functionsAndRights(schema, to))
+  })
+  return found + 1
+}
+
+/** Tries until every lock is free in time. A function is locked by an open transaction that replaces, alters or grants it. */
+async function whenNotLocked(
+  client: ClientBase,
+  schema: Schema,
+  found: number,
+  apply: () => Promise<void>,
+): Promise<void> {
+  const deadline = performance.now() + retryMaxMs
   for (;;) {
     await client.query(`savepoint step; set local lock_timeout = ${lockMaxMs}`)
     try {
-      await client.query(schema.sql(`${to.steps[found]?.sql}; ${record(schema, to, found + 1)}`))
-      if (isLast) await client.query(functionsAndRights(schema, to))
-      return found + 1
+      return await apply()
     } catch (error) {
       if (!isLocked(error)) throw error
       if (performance.now() > deadline) throw stillLocked(schema, found, error)
@@ -244,7 +258,7 @@ function stillNeeded(schema: Schema, found: number, cause: Error & { readonly de
 function stillLocked(schema: Schema, found: number, cause: unknown): HoldfastError {
   return new HoldfastError(
     'STORE_UNAVAILABLE',
-    `Schema ${schema.name} stays at version ${found}, which works on: for ${retryMaxMs / 1_000} s an open transaction kept a table that the step to ${found + 1} needs. Look for it in pg_stat_activity, and migrate again when it has ended.`,
+    `Schema ${schema.name} stays at version ${found}, which works on: for ${retryMaxMs / 1_000} s an open transaction kept a table or a function that this step needs. Look for it in pg_stat_activity, and migrate again when it has ended.`,
     { schema: schema.name, found, known: steps.length },
     { cause },
   )

@@ -29,8 +29,10 @@ begin
 end $holdfast$;
 
 -- Jobs whose lease has expired, the earliest expiry first. Of the leases that list a job the youngest counts. Leases that another
--- transaction renews or sweeps at this moment are passed over.
-create function holdfast.expired_leases(p_max int, p_now bigint, p_from bigint default 0, p_clock bigint default null)
+-- transaction renews or sweeps at this moment are passed over. A job whose row another transaction has locked (a settlement,
+-- while its effects run) gets a younger lease until p_locked_until. If that transaction takes the job from its place, this lease
+-- lists no job any more, and is removed when it has expired.
+create function holdfast.expired_leases(p_max int, p_now bigint, p_from bigint, p_clock bigint, p_locked_until bigint)
 returns setof holdfast.leased_job language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -55,6 +57,19 @@ begin
       from (select no, token from holdfast.lease
              where expires_at >= p_from and expires_at <= v_until for update skip locked) l;
     exit when v_leases is null;
+    with listed as materialized (
+      select distinct on (l.token, l.lane, u.xid, u.ord) l.no, l.token, l.lane, l.worker, l.started_at, u.xid, u.ord
+        from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+       where l.token = any (v_tokens)
+       order by l.token, l.lane, u.xid, u.ord, l.no desc
+    )
+    insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
+    select i.token, i.lane, i.worker, i.started_at, p_now, p_locked_until, array[i.xid], array[i.ord]
+      from listed i
+     cross join lateral (select from holdfast.job k where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord offset 0) j
+      left join lateral (select true as locked from holdfast.job k
+                          where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update skip locked) o on true
+     where i.no = any (v_leases) and o.locked is null;
     return query
       with listed as materialized (
         select distinct on (l.token, l.lane, u.xid, u.ord)
@@ -68,7 +83,7 @@ begin
              l.batch, j.limit_key, q.max_running is not null or l.batch > 0, i.token
         from listed i
        cross join lateral (select * from holdfast.job k
-                            where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update) j
+                            where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update skip locked) j
      cross join lateral (select * from holdfast.lane where no = j.lane & ~1 offset 0) l
      cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
        where i.no = any (v_leases)

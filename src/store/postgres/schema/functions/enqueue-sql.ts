@@ -275,7 +275,8 @@ begin
     v_answer := holdfast.enqueue_job(v_job, v_now);
   end if;
   if v_answer ? 'ready' and (v_answer -> 'ready')::boolean and (v_options -> 'notify') is distinct from 'false' then
-    perform pg_notify(WAKE_CHANNEL, jsonb_build_object('ready', jsonb_build_array(jsonb_build_array($1, 1)))::text);
+    perform pg_notify(WAKE_CHANNEL, case when v_answer -> 'keyRefs' = 'null'
+      then jsonb_build_object('ready', jsonb_build_array(jsonb_build_array($1, 1)))::text else '{"held": true}' end);
   end if;
   id := (v_answer ->> 'id')::uuid;
   status := v_answer ->> 'status';

@@ -1,0 +1,152 @@
+// A sweep that meets rows which another transaction has locked. It leaves the jobs that need them, and sweeps all others.
+import assert from 'node:assert/strict'
+import test from 'node:test'
+import type { Holdfast } from '../../src/holdfast.ts'
+import type { Effects } from '../../src/queue/effects.ts'
+import { claimOne, stateOf } from '../conformance/expect.ts'
+import { type CallerTx, inWorld, until, useDatabase, type World } from './world.ts'
+
+useDatabase()
+
+/** What the effects of a cancel request need, and how another transaction keeps it. */
+const blockades: Readonly<
+  Record<string, { effects: Effects; block: (world: World, tx: CallerTx) => Promise<unknown> }>
+> = {
+  'a row of the application': {
+    effects: { sql: [{ text: 'update public.account set n = n + 1' }] },
+    block: (_, tx) => tx.run('update public.account set n = n'),
+  },
+  'a key-value entry': {
+    effects: { put: [{ key: 'entry', value: 2 }] },
+    block: async (world, tx) => {
+      await world.holdfast.kv.put('entry', 1)
+      await tx.run('select from holdfast.kv for update')
+    },
+  },
+  'a dedup key': {
+    effects: { enqueue: [{ queue: 'next', payload: 1, dedup: { key: 'key' } }] },
+    block: async (world, tx) => {
+      await world.holdfast.queue('next').enqueue(0) // so that its lane is open
+      await tx.enqueue('next', 1, { dedup: { key: 'key' } })
+    },
+  },
+}
+
+for (const [what, { effects, block }] of Object.entries(blockades)) {
+  test(
+    `while the effects of a cancel wait for ${what}, a sweep rescues, promotes and admits everything else`,
+    inWorld(async (world) => {
+      const { holdfast } = world
+      await world.rows('drop table if exists public.account')
+      await world.rows('create table public.account as select 0 as n')
+      const stranger = await world.begin()
+      await block(world, stranger)
+      const [first, second, third] = await holdfast.queue('mail').enqueueMany(Array(3).fill({ payload: 1 }))
+      const other = await holdfast.queue('other').enqueue(1, { delay: 1 })
+      assert.equal((await holdfast.claim(['mail'], { max: 3, lease: 1 })).length, 3)
+      assert.equal(await holdfast.cancel(first?.id ?? '', { effects }), 'requested')
+      const states = () => Promise.all([first, second, third, other].map((job) => stateOf(holdfast, job?.id ?? '')))
+      const sweeper = await world.another()
+      await sweptOnce(world, sweeper, 2)
+      assert.deepEqual(await states(), ['running', 'ready', 'ready', 'ready'])
+
+      assert.equal((await sweeper.sweep()).rescued, 0, 'it is put off')
+      await stranger.commit()
+      await expireLeases(world)
+      assert.equal((await sweeper.sweep()).rescued, 1)
+      assert.deepEqual(await states(), ['cancelled', 'ready', 'ready', 'ready'])
+    }),
+  )
+}
+
+test(
+  'effects that are applied after they were blocked are applied once',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    await world.rows('drop table if exists public.account')
+    await world.rows('create table public.account as select 0 as n')
+    const id = await world.enqueue('mail', 1)
+    await claimOne(holdfast, 'mail', { lease: 1 })
+    const sql = [{ text: 'update public.account set n = n + 1' }]
+    await holdfast.cancel(id, { effects: { put: [{ key: 'seen', value: true }], sql } })
+    const stranger = await world.begin()
+    await stranger.run('select from public.account for update')
+    const sweeper = await world.another()
+    await sweptOnce(world, sweeper, 0)
+    assert.equal(await lastingLeases(world), 1, 'it was put off')
+    assert.equal(await holdfast.kv.get('seen'), null)
+    await stranger.commit()
+    await expireLeases(world)
+    assert.equal((await sweeper.sweep()).rescued, 1)
+    assert.deepEqual(await world.rows('select n from public.account'), [{ n: 1 }])
+    assert.equal((await holdfast.kv.get('seen'))?.value, true)
+  }),
+)
+
+test(
+  'effects that all are blocked take a bounded part of a sweep, and effects that are not blocked are applied meanwhile',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    await world.rows('drop table if exists public.account')
+    await world.rows('create table public.account as select n from generate_series(0, 11) n')
+    const stranger = await world.begin()
+    await stranger.run('select from public.account where n < 11 for update')
+    for (let n = 0; n < 12; n++) await world.enqueue('mail', n)
+    const leases = await holdfast.claim(['mail'], { max: 12, lease: 1 })
+    for (const { job } of leases) {
+      const sql = [{ text: 'delete from public.account where n = $1', values: [job.payload] }]
+      await holdfast.cancel(job.id, { effects: { sql } })
+    }
+    const sweeper = await world.another()
+    await until(async () => (await sweeper.sweep()).rescued === 1, 'the one that is not blocked is rescued')
+    assert.deepEqual(await world.rows('select count(*)::int as n from public.account'), [{ n: 11 }])
+    await stranger.commit()
+    await expireLeases(world)
+    let rescued = 0
+    for (let sweeps = 0; sweeps < 3; sweeps++) rescued += (await sweeper.sweep()).rescued
+    assert.equal(rescued, 11)
+  }),
+)
+
+test(
+  'a sweep does not wait for a job that is being settled, also if its lease has expired',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    await world.rows('drop table if exists public.account')
+    await world.rows('create table public.account as select 0 as n')
+    const id = await world.enqueue('mail', 1)
+    const other = await world.enqueue('mail', 2)
+    const [lease] = await holdfast.claim(['mail'], { max: 2, lease: 1 })
+    assert.equal(lease?.job.id, id)
+    const stranger = await world.begin()
+    await stranger.run('select from public.account for update')
+    const settled = lease?.done('ok', { sql: [{ text: 'update public.account set n = n + 1' }] })
+    await world.waiters(1)
+    const sweeper = await world.another()
+    await sweptOnce(world, sweeper, 1)
+    assert.deepEqual([await stateOf(holdfast, id), await stateOf(holdfast, other)], ['running', 'ready'])
+    await stranger.commit()
+    assert.equal((await settled)?.state, 'done')
+    await expireLeases(world)
+    assert.equal((await sweeper.sweep()).rescued, 0)
+    assert.deepEqual([await stateOf(holdfast, id), await stateOf(holdfast, other)], ['done', 'ready'])
+  }),
+)
+
+/** Sweeps once all leases have expired, and expects so many rescues. */
+async function sweptOnce(world: World, sweeper: Holdfast, rescued: number): Promise<void> {
+  await until(async () => (await lastingLeases(world)) === 0, 'all leases have expired')
+  assert.equal((await sweeper.sweep()).rescued, rescued)
+}
+
+async function lastingLeases(world: World): Promise<number> {
+  const [row] = await world.rows(
+    'select count(*)::int as n from holdfast.lease where expires_at >= holdfast.now_ms(null)',
+  )
+  return Number(row?.['n'])
+}
+
+/** The time for which rescues were put off is over. */
+async function expireLeases(world: World): Promise<void> {
+  await world.rows('update holdfast.lease set expires_at = holdfast.now_ms(null) - 1')
+}

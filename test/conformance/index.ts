@@ -35,6 +35,7 @@ import { limitLoadTests } from './limit-load.ts'
 import { limitTests } from './limits.ts'
 import { loweredLimitTests } from './lowered-limits.ts'
 import { onDeadTests } from './on-dead.ts'
+import { pageBytesTests } from './page-bytes.ts'
 import { pauseTests } from './pause.ts'
 import { progressTests } from './progress.ts'
 import { rateLimitTests } from './rate-limits.ts'
@@ -98,7 +99,7 @@ export const topics: readonly Topic[] = [
     batchRaceTests,
     inboxTests,
   ],
-  ...[explainTests, foreignStateTests],
+  ...[explainTests, foreignStateTests, pageBytesTests],
 ]
 
 export interface ConformanceOptions {

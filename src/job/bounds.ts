@@ -27,6 +27,10 @@ export const bounds = {
   requestChars: 64 * 1024 * 1024,
   effectsMax: 10_000,
   pageMax: 1_000,
+  /** Texts of the entries of one page. An entry that is larger comes alone on its page. */
+  pageBytes: 8 * 1024 * 1024,
+  /** Changes of jobs in one page. */
+  changesPage: 5_000,
   jsonDepth: 500,
   concurrencyMax: 10_000,
   limitConcurrencyMax: 1_000_000,

@@ -470,6 +470,7 @@ export interface JobsQuery {
   readonly after: string | null
 }
 
+/** Every page may have fewer entries than asked for: it ends before `bounds.pageBytes`. `next` says whether more follow. */
 export interface JobsPage {
   readonly jobs: readonly JobRecord[]
   readonly next: string | null

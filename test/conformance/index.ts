@@ -24,6 +24,7 @@ import { doctorTests } from './doctor.ts'
 import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
+import { enqueueKeysTests } from './enqueue-keys.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
 import { explainTests } from './explain.ts'
 import { foreignStateTests } from './foreign-state.ts'
@@ -37,6 +38,7 @@ import { limitLoadTests } from './limit-load.ts'
 import { limitTests } from './limits.ts'
 import { loweredLimitTests } from './lowered-limits.ts'
 import { onDeadTests } from './on-dead.ts'
+import { pageBytesTests } from './page-bytes.ts'
 import { pauseTests } from './pause.ts'
 import { progressTests } from './progress.ts'
 import { rateLimitTests } from './rate-limits.ts'
@@ -101,7 +103,7 @@ export const topics: readonly Topic[] = [
     batchRaceTests,
     inboxTests,
   ],
-  ...[explainTests, foreignStateTests],
+  ...[explainTests, foreignStateTests, pageBytesTests, enqueueKeysTests],
 ]
 
 export interface ConformanceOptions {

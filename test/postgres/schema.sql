@@ -513,7 +513,7 @@ function cancel_running(p_no integer) returns SETOF uuid plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
+function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint, p_seen integer, p_jobs_max integer, p_bytes_max integer) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[], jobs integer) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -593,7 +593,7 @@ function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT stat
   set search_path=pg_catalog, pg_temp;
 function enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint) returns jsonb plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
-function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
+function enqueue_job(p_job jsonb, p_now bigint, p_number bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
@@ -607,6 +607,13 @@ function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_atte
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function enqueue_set(p_request jsonb, p_numbers bigint[], p_now bigint) returns jsonb[] plpgsql volatile
+  set plan_cache_mode=force_generic_plan
+  set enable_seqscan=off
+  set enable_nestloop=off
+  set enable_mergejoin=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function error_text(p_error text) returns text plpgsql immutable;
@@ -684,6 +691,13 @@ function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids x
 function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
 function limit_key_option(p_options jsonb) returns text plpgsql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
+function list_ended(p_queue integer, p_state text, p_finished_at bigint, p_seq bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function lock_batches(p_nos integer[]) returns void plpgsql volatile;
 function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text, start_before bigint) plpgsql volatile
   set enable_seqscan=off
@@ -709,6 +723,13 @@ function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_limit_key te
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function new_id(p_now bigint) returns uuid sql volatile;
+function newest_ended(p_id uuid) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function newest_watch() returns holdfast.watch_log sql stable;
 function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -849,6 +870,12 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set search_path=pg_catalog, pg_temp;
 function surplus(p_queue integer, p_now bigint) returns TABLE(limit_key text, jobs bigint) plpgsql volatile
   set enable_seqscan=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms integer) returns TABLE(now bigint, is_due boolean, next_due bigint) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function take_waits(p_no integer, p_max integer) returns text[] plpgsql volatile

@@ -173,7 +173,7 @@ test(
     const look = async (watching: Watch) => {
       const [era, from, no, ahead] = (watching.cursor as string).split('.')
       return blocks(
-        `select * from holdfast.changes('${era}', '${from}', ${no}, null, ${ahead}, 0, null, null, null, 250, null)`,
+        `select * from holdfast.changes('${era}', '${from}', ${no}, null, ${ahead}, 0, null, null, null, 250, null, 0, 5000, 16777216)`,
       )
     }
     const prune = (laterMs: number) => blocks(`select holdfast.prune_changes(holdfast.now_ms(null) + ${laterMs})`)

@@ -1,3 +1,4 @@
+import { Page } from '../page.ts'
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
 import type { Row } from './connection/call.ts'
 import type { Database } from './connection/database.ts'
@@ -20,14 +21,19 @@ export async function kvGet(db: Database, key: string): Promise<KvEntry | null> 
 }
 
 export async function kvScan(db: Database, { prefix, limit, after }: KvScanQuery): Promise<KvPage> {
+  const page = new Page<KvPage['entries'][number]>(limit)
   const rows = await db.query(
-    `select key, value, version, expires_at from holdfast.kv
-      where ${alive} and key > $2 and key >= $3 and starts_with(key, $3)
-      order by key limit $4`,
-    [db.now, after ?? '', prefix, limit + 1],
+    `select key, value, version, expires_at, bytes
+       from (select *, sum(bytes) over w - bytes as before, row_number() over w as turn
+               from (select key, value, version, expires_at, octet_length(value) as bytes from holdfast.kv
+                      where ${alive} and key > $2 and key >= $3 and starts_with(key, $3)
+                      order by key limit $4) measured
+             window w as (rows unbounded preceding)) summed
+      where before <= $5 or turn <= 2`,
+    [db.now, after ?? '', prefix, page.rowsLeft, page.bytesLeft],
   )
-  const page = rows.slice(0, limit).map((row) => ({ key: row[0] as string, ...toEntry(row) }))
-  return { entries: page, next: rows.length > limit ? (page.at(-1)?.key ?? null) : null }
+  for (const row of rows) if (!page.add({ key: row[0] as string, ...toEntry(row) }, Number(row[4]))) break
+  return { entries: page.entries, next: page.isCut ? (page.entries.at(-1)?.key ?? null) : null }
 }
 
 function toEntry([, value, version, expiresAt]: Row): KvEntry {

@@ -7,9 +7,10 @@ import type { Attempt, EndState, JobOutcome, JobRecord, JobState, Limit } from '
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { decodeOverride } from '../../job/stored-definition.ts'
 import { remember } from '../../job/transition.ts'
+import { Page } from '../page.ts'
 import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { ItemsQuery, JobsPage, JobsQuery, QueueStats } from '../store.ts'
-import type { Row } from './connection/call.ts'
+import type { Row, Value } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { limitOf } from './define.ts'
@@ -51,7 +52,7 @@ const fromLive = `from holdfast.job j
 const fromEnded = 'from holdfast.ended e join holdfast.queue q on q.no = e.queue'
 
 export async function readJob(db: Database, id: string): Promise<JobRecord | null> {
-  const newest = `select ${endedColumns} ${fromEnded} where e.id = $1 order by e.seq desc limit 1`
+  const newest = `select ${endedColumns} from holdfast.newest_ended($1) e join holdfast.queue q on q.no = e.queue`
   const [row] = await liveOrEnded(
     () => db.query(`select ${liveColumns} ${fromLive} where j.id = $1`, [id]),
     () => db.query(newest, [id]),
@@ -142,27 +143,58 @@ type Position = readonly number[]
 
 export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
   const mark = after === null ? null : decodeCursor<Mark>(after, isMark)
-  const found: { readonly record: JobRecord; readonly mark: Mark }[] = []
+  const page = new Page<Listed<Mark>>(limit)
   for (const listed of await listsOf(db, queue, state)) {
-    if (found.length > limit) break
+    if (page.isCut) break
     if (mark && (listed.name < mark[0] || (listed.name === mark[0] && listed.index < mark[1]))) continue
     const isWhereItStopped = mark !== null && listed.name === mark[0] && listed.index === mark[1]
     const position = isWhereItStopped ? (mark.slice(2) as Position) : null
-    for (const row of await readList(db, listed, position, limit + 1 - found.length)) {
-      found.push({
-        record: toRecord(row.slice(0, recordWidth)),
-        mark: [listed.name, listed.index, ...row.slice(recordWidth).map(Number)],
-      })
+    for (const row of await readList(db, listed, position, page)) {
+      const { columns, place, bytes } = toListed(row)
+      if (!page.add({ record: toRecord(columns), mark: [listed.name, listed.index, ...place] }, bytes)) break
     }
   }
-  const page = found.slice(0, limit)
-  return {
-    jobs: page.map(({ record }) => record),
-    next: found.length > limit ? encodeCursor(page.at(-1)?.mark as Mark) : null,
-  }
+  return toJobsPage(page)
+}
+
+/** A job of a page, and the mark of the page that ends with it. */
+interface Listed<M> {
+  readonly record: JobRecord
+  readonly mark: M
+}
+
+function toJobsPage<M extends readonly (string | number)[]>({ entries, isCut }: Page<Listed<M>>): JobsPage {
+  const last = entries.at(-1)
+  return { jobs: entries.map(({ record }) => record), next: isCut && last ? encodeCursor(last.mark) : null }
 }
 
 const recordWidth = 30
+
+/** The columns of a record that may be long: payload, headers, cancel, past, result, error, annotations. */
+const longColumns = [12, 13, 14, 15, 18, 19, 29] as const
+
+/**
+ * The rows of a listing up to the first one that exceeds the bytes left in the page, each with its bytes. That row shows that
+ * more follow. If it is the first, it comes alone on its page, and the second shows that more follow. `octet_length` reads no text that is stored out of line, and rows are cut before any such text is read.
+ */
+function withinBytes(select: string, places: number, bytesLeft: string): string {
+  const columns = Array.from({ length: recordWidth + places }, (_, i) => `c${i + 1}`)
+  const bytes = longColumns.map((no) => `coalesce(octet_length(c${no}), 0)`).join(' + ')
+  return `select ${columns}, bytes
+    from (select *, sum(bytes) over w - bytes as before, row_number() over w as turn
+            from (select *, ${bytes} as bytes from (${select}) listed(${columns})) measured
+             window w as (rows unbounded preceding)) summed
+   where before <= ${bytesLeft} or turn <= 2`
+}
+
+/** A row of `withinBytes`. */
+function toListed(row: Row) {
+  return {
+    columns: row.slice(0, recordWidth),
+    place: row.slice(recordWidth, -1).map(Number),
+    bytes: Number(row.at(-1)),
+  }
+}
 
 interface List {
   readonly name: string
@@ -191,30 +223,29 @@ export async function readItems(db: Database, query: ItemsQuery): Promise<JobsPa
     (await db.query('select no from holdfast.batch where id = $1 and not is_deleted', [query.batch]))[0] ?? []
   if (no == null) return { jobs: [], next: null }
   const mark = query.after === null ? null : decodeCursor<ItemMark>(query.after, isItemPosition)
-  const found: { readonly record: JobRecord; readonly mark: ItemMark }[] = []
+  const page = new Page<Listed<ItemMark>>(query.limit)
   let looks = itemLooks
   for (const part of [0, 1, 2] as const) {
-    if (found.length > query.limit || part < (mark?.[0] ?? 0) || (part > 0 && isOfEnded(query))) continue
+    if (page.isCut || part < (mark?.[0] ?? 0) || (part > 0 && isOfEnded(query))) continue
     let position = mark?.[0] === part ? (mark.slice(1) as number[]) : null
-    for (let isMore = true; isMore && found.length <= query.limit; ) {
+    for (let isMore = true; isMore && !page.isCut; ) {
       const isFiltered = part > 0 && query.state !== null
-      const max = Math.max(query.limit + 1 - found.length, isFiltered ? itemsALook : 0)
-      const rows = await readPart(db, Number(no), { part, position, query, max })
-      const read = rows.map((row) => ({
-        record: toRecord(row.slice(0, recordWidth)),
-        mark: [part, ...row.slice(recordWidth).map(Number)] as unknown as ItemMark,
-      }))
-      found.push(...read.filter(({ record }) => !isFiltered || record.state === query.state))
-      const last = read.at(-1)?.mark
-      isMore = rows.length >= max && last !== undefined
-      if (isMore && last && --looks === 0 && found.length <= query.limit)
-        return { jobs: found.map(({ record }) => record), next: encodeCursor(last) }
-      position = last ? (last.slice(1) as number[]) : null
+      const max = Math.max(page.rowsLeft, isFiltered ? itemsALook : 0)
+      const { bytesLeft } = page
+      const rows = (await readPart(db, Number(no), { part, position, query, max, bytesLeft })).map(toListed)
+      for (const { columns, place, bytes } of rows) {
+        const listed = { record: toRecord(columns), mark: [part, ...place] as unknown as ItemMark }
+        if ((!isFiltered || listed.record.state === query.state) && !page.add(listed, bytes)) break
+      }
+      const last = rows.at(-1)?.place
+      const bytes = rows.reduce((sum, row) => sum + row.bytes, 0)
+      isMore = last !== undefined && (rows.length >= max || bytes > bytesLeft)
+      if (isMore && last && --looks === 0 && !page.isCut)
+        return { jobs: page.entries.map(({ record }) => record), next: encodeCursor([part, ...last]) }
+      position = last ?? null
     }
   }
-  const page = found.slice(0, query.limit)
-  const next = found.length > query.limit ? encodeCursor(page.at(-1)?.mark as ItemMark) : null
-  return { jobs: page.map(({ record }) => record), next }
+  return toJobsPage(page)
 }
 
 /**
@@ -234,21 +265,20 @@ interface Part {
   readonly position: readonly number[] | null
   readonly query: ItemsQuery
   readonly max: number
+  readonly bytesLeft: number
 }
 
-function readPart(db: Database, no: number, { part, position, query, max }: Part): Promise<Row[]> {
+function readPart(db: Database, no: number, { part, position, query, max, bytesLeft }: Part): Promise<Row[]> {
   const [a = 0, b = -1, c = -1] = position ?? []
   const { state, outcome, warning } = query
   if (part === 0) {
     if (state !== null && !isOfEnded(query)) return Promise.resolve([])
-    return db.query(
-      `select ${endedColumns}, e.seq ${fromEnded}
+    const ended = `select ${endedColumns}, e.seq ${fromEnded}
         where e.batch = $1 and e.seq > $2 and ($3::text is null or e.state = $3)
           and ($4::text is null or e.annotations::jsonb ->> 'outcome' = $4)
           and ($5::text is null or e.annotations::jsonb ->> 'warning' = $5)
-        order by e.seq limit $6`,
-      [no, a, state, outcome, warning, max],
-    )
+        order by e.seq limit $6`
+    return db.query(withinBytes(ended, 1, '$7'), [no, a, state, outcome, warning, max, bytesLeft])
   }
   const listed =
     part === 1
@@ -257,17 +287,13 @@ function readPart(db: Database, no: number, { part, position, query, max }: Part
       : `k.ready_xid is null and (l.no + f.front, k.ord) > ($2::int, $3::text::bigint << 32 | $4::bigint)
          order by k.ord`
   const [first, second] = part === 1 ? ['j.ready_xid', 'j.ord'] : halves('j.ord')
-  return db.query(
-    `select * from (
-       select ${liveColumns}, j.lane, ${first}, ${second}
+  const live = `select ${liveColumns}, j.lane, ${first}, ${second}
          from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
            select k.* from holdfast.job k where k.lane = l.no + f.front and ${listed} limit $5) j
          join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}
         where l.batch = $1 and l.no + 1 >= $2
-     ) found(${Array.from({ length: recordWidth + 3 }, (_, i) => `c${i + 1}`)})
-      order by c${recordWidth + 1}, c${recordWidth + 2}, c${recordWidth + 3} limit $5`,
-    [no, a, String(Math.max(0, b)), c, max],
-  )
+        order by j.lane, ${part === 1 ? 'j.ready_xid, j.ord' : 'j.ord'} limit $5`
+  return db.query(withinBytes(live, 3, '$6'), [no, a, String(Math.max(0, b)), c, max, bytesLeft])
 }
 
 /** The two halves of a number that is too large for JavaScript. */
@@ -292,11 +318,18 @@ function isItemPosition(value: readonly unknown[]): boolean {
 
 const first = [-1, -1, -1, -1] as const
 
-function readList(db: Database, { no, state }: List, position: Position | null, max: number): Promise<Row[]> {
+function readList(
+  db: Database,
+  { no, state }: List,
+  position: Position | null,
+  { rowsLeft: max, bytesLeft }: Page<unknown>,
+): Promise<Row[]> {
+  const query = (select: string, places: number, values: readonly Value[]) =>
+    db.query(withinBytes(select, places, `$${values.length + 1}`), [...values, bytesLeft])
   const [a = 0, b = 0, c = 0, d = 0] = position ?? first
   switch (state) {
     case 'running':
-      return db.query(
+      return query(
         `with holds as materialized (
            select distinct on (s.lane, u.xid, u.ord) s.lane, u.xid, u.ord, s.token, s.worker, s.started_at, s.expires_at
              from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
@@ -308,10 +341,11 @@ function readList(db: Database, { no, state }: List, position: Position | null, 
            join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
            join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinProgress}
           where j.seq > $2 order by j.seq limit $3`,
+        1,
         [no, a, max],
       )
     case 'ready':
-      return db.query(
+      return query(
         `with holds as materialized (
            select s.lane, u.xid, u.ord
              from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
@@ -334,44 +368,48 @@ function readList(db: Database, { no, state }: List, position: Position | null, 
            from listed j
            join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
           order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
+        4,
         [no, a, b, String(Math.max(0, c)), d, max],
       )
     case 'scheduled':
-      return db.query(
+      return query(
         `select ${liveColumns}, j.run_at, j.seq
            from holdfast.lane l join holdfast.job j on j.lane in (l.no, l.no + 1)
            join holdfast.queue q on q.no = l.queue ${joinNoLease}
           where l.queue = $1 and j.ready_xid is null and not j.is_held and (j.run_at, j.seq) > ($2, $3)
           order by j.run_at, j.seq limit $4`,
+        2,
         [no, a, b, max],
       )
     case 'held':
-      return readHeld(db, no, position, max)
+      return query(selectHeld, 2, [no, ...heldFrom(position), max])
     default:
-      return db.query(
-        `select ${endedColumns}, e.finished_at, e.seq ${fromEnded}
-          where e.queue = $1 and e.state = $2 and (e.finished_at, e.seq) < ($3, $4)
-          order by e.finished_at desc, e.seq desc limit $5`,
+      return query(
+        `select ${endedColumns}, e.finished_at, e.seq
+           from holdfast.list_ended($1, $2, $3, $4, $5) e join holdfast.queue q on q.no = e.queue
+          order by e.finished_at desc, e.seq desc`,
+        2,
         [no, state, ...(position ? [a, b] : [Number.MAX_SAFE_INTEGER, 0]), max],
       )
   }
 }
 
-/** In the order of their `ord`. The `ord` of jobs that are not held is below 2^56, which is where the first page begins. */
-function readHeld(db: Database, no: number, position: Position | null, max: number): Promise<Row[]> {
-  const [high = 0, low = 0] = position ?? [2 ** 24]
-  const [first, second] = halves('j.ord')
-  return db.query(
-    `select ${liveColumns}, ${first}, ${second}
+const [highHeld, lowHeld] = halves('j.ord')
+
+/** In the order of their `ord`. */
+const selectHeld = `select ${liveColumns}, ${highHeld}, ${lowHeld}
        from (select k.* from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
                select * from holdfast.job
                 where lane = l.no + f.front and ready_xid is null and is_held and ord > ($2::bigint << 32 | $3::bigint)
                 order by ord limit $4) k
               where l.queue = $1 order by k.ord limit $4) j
        join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
-      order by j.ord`,
-    [no, high, low, max],
-  )
+      order by j.ord`
+
+/** The `ord` of jobs that are not held is below 2^56, which is where the first page begins. */
+function heldFrom(position: Position | null): readonly [high: number, low: number] {
+  const [high = 0, low = 0] = position ?? [2 ** 24]
+  return [high, low]
 }
 
 function isMark([queue, state, ...position]: readonly unknown[]): boolean {

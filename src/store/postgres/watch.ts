@@ -57,26 +57,31 @@ export async function readChanges(db: Database, { after, queue, states, ids }: C
     ...[window.era, window.from, window.fromNo],
     ...[inside?.until ?? null, window.ahead, inside ? lastWholeRow(inside) : 0],
     ...[queue, states && texts(states), ids && list(ids), rowsMax, db.now],
+    ...[inside?.seen ?? 0, bounds.changesPage, bounds.pageBytes],
   ])
   const [head, ...recorded] = rows
   const [until, untilNo, ahead] = head as readonly [string, string, string | null]
+  const jobsMax = head?.[8]
   const wanted = ids && new Set(ids)
   const markAt = (at: Seen) => toMark(window, { until, ...at })
-  const changes = recorded.flatMap((row) => toChanges(row, Number(row[3]) === inside?.no ? inside.seen : 0, markAt))
-  const more = recorded.length === rowsMax
-  const next = more
-    ? markAt({ no: Number(recorded.at(-1)?.[3]), seen: 0 })
-    : toMark({ era: window.era, from: until, fromNo: untilNo, ahead: ahead ?? '0' }, null)
+  const changes = recorded.flatMap((row) => toChanges(row, seenOf(row, inside), markAt))
+  const last = changes.at(-1)?.mark
+  const isFull = recorded.length === rowsMax || changes.length >= Number(jobsMax)
+  const next =
+    isFull && last ? last : toMark({ era: window.era, from: until, fromNo: untilNo, ahead: ahead ?? '0' }, null)
   return {
     changes: wanted ? changes.filter(({ id }) => wanted.has(id)) : changes,
     next,
-    more: more || inside !== null, // after this window comes the next
+    more: isFull || inside !== null, // after this window comes the next
   }
 }
 
 async function select(db: Database, values: readonly Value[]): Promise<Row[]> {
   try {
-    return await db.query('select * from holdfast.changes($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)', values)
+    return await db.query(
+      'select * from holdfast.changes($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)',
+      values,
+    )
   } catch (error) {
     const code = (error as { code?: unknown }).code
     if (code === 'HF005') throw toError(changesGone())
@@ -85,17 +90,22 @@ async function select(db: Database, values: readonly Value[]): Promise<Row[]> {
   }
 }
 
+/** How many jobs of this row were seen before. */
+function seenOf(row: Row, inside: Inside | null): number {
+  return Number(row[3]) === inside?.no ? inside.seen : 0
+}
+
+/** A row has the ids of the jobs that this page may show, and how many jobs the change has in all. */
 function toChanges(row: Row, seen: number, markAt: (at: Seen) => string): Change[] {
-  const [, , , no, at, queue, state, ids] = row as string[]
-  const all = parseList(ids as string)
-  return all.slice(seen).map((id, i) => {
+  const [, , , no, at, queue, state, ids, jobs] = row as string[]
+  return parseList(ids as string).map((id, i) => {
     const count = seen + i + 1
     return {
       id,
       queue: queue as string,
       state: state as ChangedState,
       at: Number(at),
-      mark: markAt({ no: Number(no), seen: count < all.length ? count : 0 }),
+      mark: markAt({ no: Number(no), seen: count < Number(jobs) ? count : 0 }),
     }
   })
 }

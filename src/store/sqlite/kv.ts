@@ -1,4 +1,6 @@
 import { bounds } from '../../job/bounds.ts'
+import { byteLength } from '../../job/codec.ts'
+import { Page } from '../page.ts'
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
@@ -35,21 +37,20 @@ export function applyKv(tx: SqliteTransaction, write: KvWrite): Exclude<KvAnswer
 }
 
 export function kvScan(tx: SqliteTransaction, { prefix, limit, after }: KvScanQuery): KvPage {
-  const rows = tx.db.all<KvRow>(
-    `select * from holdfast_kv
+  const page = new Page<KvPage['entries'][number]>(limit)
+  const rows = tx.db.eachTuple<readonly [key: string, value: string, version: number, expires_at: number | null]>(
+    `select key, value, version, expires_at from holdfast_kv
       where key > ? and key >= ? and key < ? and ${alive}
       order by key limit +?`,
     after ?? '',
     prefix,
     afterPrefix(prefix),
     tx.now,
-    limit + 1,
+    page.rowsLeft,
   )
-  const page = rows.slice(0, limit)
-  return {
-    entries: page.map((row) => ({ key: row.key, ...toEntry(row) })),
-    next: rows.length > limit ? (page.at(-1)?.key ?? null) : null,
-  }
+  for (const [key, value, version, expiresAt] of rows)
+    if (!page.add({ key, value, version, expiresAt }, byteLength(value))) break
+  return { entries: page.entries, next: page.isCut ? (page.entries.at(-1)?.key ?? null) : null }
 }
 
 function toEntry({ value, version, expires_at }: KvRow): KvEntry {

@@ -1,9 +1,11 @@
 // Reads. Pages use only indexes that the hot path needs anyway: by queue, then by state. Waiting jobs come in the order in which
 // they will run, running ones in the order in which they were enqueued, finished ones newest first.
 
+import { byteLength } from '../../job/codec.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
+import { Page } from '../page.ts'
 import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
@@ -70,7 +72,12 @@ export function readOutcome(tx: SqliteTransaction, id: string): JobOutcome | 'li
 
 /** Undefined if a list names a job that has no row. */
 export function readRecord(tx: SqliteTransaction, seq: number): JobRecord | undefined {
-  const row = tx.db.get<RecordRow>(
+  const row = readRow(tx, seq)
+  return row && toRecord(row)
+}
+
+function readRow(tx: SqliteTransaction, seq: number): RecordRow | undefined {
+  return tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
             c.started_at as lease_started_at, l.progress, l.progress_message, l.progress_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
             e.ending, e.finished_at, e.result, e.error, e.annotations, b.id as batch_id
@@ -84,7 +91,9 @@ export function readRecord(tx: SqliteTransaction, seq: number): JobRecord | unde
       where j.seq = ?`,
     seq,
   )
-  if (!row) return undefined
+}
+
+function toRecord(row: RecordRow): JobRecord {
   const isRunning = row.lease_attempt !== null
   return {
     id: row.id,
@@ -143,24 +152,55 @@ function startOf(state: JobState): Place {
 
 export function readJobs(tx: SqliteTransaction, { queue, state, limit, after }: JobsQuery): JobsPage {
   const mark = after === null ? null : decodeCursor<Mark>(after, isPosition)
-  const found: { readonly seq: number; readonly mark: Mark }[] = []
+  const page = new Page<Listed<Mark>>(limit)
   for (const row of queue === null ? tx.queues() : [tx.findQueue(queue)]) {
     if (!row || (mark && row.name < mark[0])) continue
     states.forEach((listed, index) => {
       const isBefore = mark !== null && row.name === mark[0] && index < mark[1]
-      if (isBefore || (state !== null && state !== listed) || row[listed] === 0 || found.length > limit) return
+      if (isBefore || (state !== null && state !== listed) || row[listed] === 0 || page.isCut) return
       const isInside = mark !== null && row.name === mark[0] && index === mark[1]
       const from: Place = isInside ? [mark[2], mark[3], mark[4]] : startOf(listed)
-      for (const { seq, x, y, z } of list(tx, row, listed, from, limit + 1 - found.length)) {
-        found.push({ seq, mark: [row.name, index, x, y, z] })
+      for (const { seq, x, y, z } of list(tx, row, listed, from, page.rowsLeft)) {
+        if (!addRecord(tx, page, seq, [row.name, index, x, y, z])) break
       }
     })
   }
-  const page = found.slice(0, limit)
+  return toJobsPage(page)
+}
+
+/** A job of a page, and the mark of the page that ends with it. */
+export interface Listed<Position> {
+  /** Undefined: a list names a job that has no row. */
+  readonly record: JobRecord | undefined
+  readonly mark: Position
+}
+
+/** Reads a job into the page. False: it belongs to the next page. */
+export function addRecord<Position>(
+  tx: SqliteTransaction,
+  page: Page<Listed<Position>>,
+  seq: number,
+  mark: Position,
+): boolean {
+  if (page.hasAll) return page.add({ record: undefined, mark }, 0) // the next page reads it
+  const row = readRow(tx, seq)
+  return page.add({ record: row && toRecord(row), mark }, row ? bytesOf(row) : 0)
+}
+
+export function toJobsPage<Position extends readonly (string | number)[]>({
+  entries,
+  isCut,
+}: Page<Listed<Position>>): JobsPage {
+  const last = entries.at(-1)
   return {
-    jobs: page.map(({ seq }) => readRecord(tx, seq)).filter((job) => job !== undefined),
-    next: found.length > limit ? encodeCursor(page.at(-1)?.mark as Mark) : null,
+    jobs: entries.map(({ record }) => record).filter((job) => job !== undefined),
+    next: isCut && last ? encodeCursor(last.mark) : null,
   }
+}
+
+function bytesOf({ payload, headers, cancel, past, result, error, annotations }: RecordRow): number {
+  const texts = [payload, headers, cancel, past, result, error, annotations]
+  return texts.reduce((sum, text) => sum + (text === null ? 0 : byteLength(text)), 0)
 }
 
 function list(tx: SqliteTransaction, queue: QueueRow, state: JobState, from: Place, max: number) {

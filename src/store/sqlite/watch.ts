@@ -46,13 +46,7 @@ export function writeChanges(tx: SqliteTransaction, changes: readonly ChangedJob
   }
 }
 
-interface ChangeRow {
-  readonly no: number
-  readonly at: number
-  readonly queue: string
-  readonly state: ChangedState
-  readonly ids: string
-}
+type ChangeTuple = readonly [no: number, at: number, queue: string, state: ChangedState, ids: string]
 
 const rowsMax = 250
 
@@ -62,7 +56,7 @@ export function readChanges(tx: SqliteTransaction, { after, queue, states, ids }
   if (!mark || !meta || mark.no >= meta.next) return unknownCursor()
   const isGone = mark.no < meta.low || (mark.no === meta.low && mark.seen > 0)
   if (isGone || !isWatched(tx)) return changesGone()
-  const rows = tx.db.all<ChangeRow>(
+  const rows = tx.db.eachTuple<ChangeTuple>(
     `select no, at, queue, state, ids from holdfast_change
       where no >= ?1 and (?2 is null or queue = ?2) and (?3 is null or state in (select value from json_each(?3)))
       order by no limit +?4`,
@@ -71,14 +65,27 @@ export function readChanges(tx: SqliteTransaction, { after, queue, states, ids }
     states && JSON.stringify(states),
     rowsMax,
   )
+  const changes: Change[] = []
+  let looked = 0
+  let next: string | null = null // the mark with which the page is full
+  for (const [no, at, changed, state, text] of rows) {
+    const seen = no === mark.no ? mark.seen : 0
+    const all = JSON.parse(text) as string[]
+    const some = all.slice(seen, seen + bounds.changesPage - changes.length)
+    some.forEach((id, i) => {
+      changes.push({ id, queue: changed, state, at, mark: markAfter(no, seen + i + 1, all.length) })
+    })
+    looked++
+    if (looked === rowsMax || changes.length === bounds.changesPage) {
+      next = markAfter(no, seen + some.length, all.length)
+      break
+    }
+  }
   const wanted = ids && new Set(ids)
-  const changes = rows.flatMap((row) => toChanges(row, row.no === mark.no ? mark.seen : 0))
-  const more = rows.length === rowsMax
-  const last = more ? (rows.at(-1)?.no as number) : Math.max(mark.no, lastNumber(tx))
   return {
     changes: wanted ? changes.filter(({ id }) => wanted.has(id)) : changes,
-    next: toMark(last, 0),
-    more,
+    next: next ?? toMark(Math.max(mark.no, lastNumber(tx)), 0),
+    more: next !== null,
   }
 }
 
@@ -86,12 +93,9 @@ function lastNumber(tx: SqliteTransaction): number {
   return tx.db.get<{ no: number }>('select no from holdfast_change order by no desc limit 1')?.no ?? 0
 }
 
-function toChanges({ no, at, queue, state, ids }: ChangeRow, seen: number): Change[] {
-  const all = JSON.parse(ids) as string[]
-  return all.slice(seen).map((id, i) => {
-    const count = seen + i + 1
-    return { id, queue, state, at, mark: toMark(no, count < all.length ? count : 0) }
-  })
+/** The mark after so many jobs of a change. */
+function markAfter(no: number, seen: number, all: number): string {
+  return toMark(no, seen < all ? seen : 0)
 }
 
 /** `seen` jobs of change `no` were read; 0: all of them. */

@@ -76,6 +76,25 @@ export async function readNos(db: Pick<Database, 'query'>, nos: readonly number[
   return nos.length === 0 ? [] : (await db.query(read, [list(nos)])).map(toBatch)
 }
 
+/** The first of these batches, up to the first one that exceeds the bytes, each with its bytes. */
+export async function readWithin(
+  db: Pick<Database, 'query'>,
+  nos: readonly number[],
+  bytesMax: number,
+): Promise<(Batch & { readonly bytes: number })[]> {
+  if (nos.length === 0) return []
+  const rows = await db.query(
+    `select * from (
+       select *, sum(bytes) over w - bytes as before, row_number() over w as turn from (
+         select *, coalesce(octet_length(on_complete), 0) + coalesce(octet_length(notes), 0) as bytes
+           from holdfast.read_batches($1)) measured
+             window w as (rows unbounded preceding)) summed
+      where before <= $2 or turn <= 2`,
+    [list(nos), bytesMax],
+  )
+  return rows.map((row) => ({ ...toBatch(row), bytes: Number(row.at(-3)) }))
+}
+
 export async function findNo(context: StoreContext, name: BatchName): Promise<number | null> {
   const [column, value] = 'id' in name ? ['id', name.id] : ['key', name.key]
   const text = `select no from holdfast.batch where ${column} = $1 and not is_deleted`

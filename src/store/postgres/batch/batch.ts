@@ -4,6 +4,7 @@
 import { isRefused, type Refused, toError } from '../../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../../job/batch.ts'
 import type { NewJob } from '../../../job/record.ts'
+import { Page } from '../../page.ts'
 import { atIndex, batchNotFound, cannotAddItems, itemsMissing, unknownPage } from '../../refusals.ts'
 import type {
   BatchesPage,
@@ -29,7 +30,7 @@ import {
   plainColumns,
   type StoreContext,
 } from '../enqueue.ts'
-import { findNo, readNos } from './batch-row.ts'
+import { findNo, readNos, readWithin } from './batch-row.ts'
 
 export async function openBatch(context: StoreContext, settings: BatchSettings): Promise<OpenedBatch | Refused> {
   const { id, name, key, concurrency, failShare, onComplete, retainMs } = settings
@@ -155,9 +156,12 @@ export async function readBatches(context: StoreContext, { state, limit, after }
     [after ?? lastNo, limit + 1],
   )
   const nos = rows.map(([no]) => Number(no))
-  const found = await readNos(context.db, nos.slice(0, limit))
-  return {
-    batches: found.map(({ record }) => record),
-    next: nos.length > limit ? String(nos[limit - 1]) : null,
+  const page = new Page<BatchRecord>(limit)
+  let last: number | undefined
+  for (const { no, record, bytes } of await readWithin(context.db, nos, page.bytesLeft)) {
+    if (!page.add(record, bytes)) return { batches: page.entries, next: String(last) }
+    last = no
   }
+  const isShort = nos.length > limit // a batch was deleted meanwhile
+  return { batches: page.entries, next: isShort ? String(nos.at(-1)) : null }
 }

@@ -2,11 +2,13 @@
 // with a mark to continue from.
 
 import { type BatchRecord, batchState } from '../../../job/batch.ts'
+import { byteLength } from '../../../job/codec.ts'
 import type { JobState } from '../../../job/record.ts'
 import { decodeAnnotations } from '../../../job/stored.ts'
+import { Page } from '../../page.ts'
 import { decodeCursor, encodeCursor } from '../../page-cursor.ts'
 import type { BatchesPage, BatchesQuery, BatchName, ItemsQuery, JobsPage } from '../../store.ts'
-import { readRecord } from '../read.ts'
+import { addRecord, type Listed, toJobsPage } from '../read.ts'
 import type { SqliteTransaction } from '../transaction.ts'
 import { type BatchRow, flagsOf, toBatch } from './batches.ts'
 
@@ -20,17 +22,24 @@ export function readBatch(tx: SqliteTransaction, name: BatchName): BatchRecord |
 export function readBatches(tx: SqliteTransaction, { state, limit, after }: BatchesQuery): BatchesPage {
   const [from] =
     after === null ? [Number.MAX_SAFE_INTEGER] : decodeCursor<[no: number]>(after, (value) => isIntegers(value, 1))
-  const rows = tx.db.all<BatchRow>(
-    'select * from holdfast_batch where no < ? and is_deleted = 0 order by no desc limit +?',
+  const page = new Page<BatchRow>(limit)
+  const numbers = tx.db.all<{ no: number }>(
+    'select no from holdfast_batch where no < ? and is_deleted = 0 order by no desc limit +?',
     from,
-    state === null ? limit + 1 : looksMax,
+    state === null ? page.rowsLeft : looksMax,
   )
-  const found = rows.filter((row) => state === null || batchState(flagsOf(row)) === state)
-  const page = found.slice(0, limit)
-  const isCut = found.length > limit
-  const isMore = isCut || (state !== null && rows.length === looksMax)
-  const last = isCut ? page.at(-1) : rows.at(-1)
-  return { batches: page.map(toBatch), next: isMore && last ? encodeCursor([last.no]) : null }
+  let last: number | undefined
+  for (const { no } of numbers) {
+    const row = tx.db.get<BatchRow>('select * from holdfast_batch where no = ?', no) as BatchRow
+    if ((state === null || batchState(flagsOf(row)) === state) && !page.add(row, bytesOf(row))) break
+    last = no
+  }
+  const isMore = page.isCut || (state !== null && numbers.length === looksMax)
+  return { batches: page.entries.map(toBatch), next: isMore && last !== undefined ? encodeCursor([last]) : null }
+}
+
+function bytesOf({ on_complete, outcomes, warnings, costs }: BatchRow): number {
+  return [on_complete, outcomes, warnings, costs].reduce((sum, text) => sum + (text === null ? 0 : byteLength(text)), 0)
 }
 
 interface ItemRow {
@@ -43,9 +52,9 @@ interface ItemRow {
 export function readItems(tx: SqliteTransaction, query: ItemsQuery): JobsPage {
   const { limit, after } = query
   const batch = tx.batches.find(query.batch)
-  const found: Place[] = []
+  const page = new Page<Listed<Place>>(limit)
   let place: Place | null = after === null ? [0, 0] : decodeCursor<Place>(after, isPlace)
-  for (let looks = looksMax; batch && place && looks > 0 && found.length < limit; ) {
+  for (let looks = looksMax; batch && place && looks > 0 && !page.hasAll && !page.isCut; ) {
     const rows: ItemRow[] = tx.db.all(
       place[0] === 0 ? selectEnded : selectLive,
       batch.no,
@@ -54,14 +63,15 @@ export function readItems(tx: SqliteTransaction, query: ItemsQuery): JobsPage {
     )
     looks -= rows.length
     for (const row of rows) {
-      place = [place[0], row.seq]
-      if (isAskedFor(row, query)) found.push(place)
-      if (found.length === limit) break
+      const at: Place = [place[0], row.seq]
+      if (isAskedFor(row, query) && !addRecord(tx, page, row.seq, at)) break
+      place = at
+      if (page.hasAll) break
     }
-    if (found.length < limit && rows.length < step && looks > 0) place = place[0] === 0 ? [1, 0] : null
+    if (!page.hasAll && !page.isCut && rows.length < step && looks > 0) place = place[0] === 0 ? [1, 0] : null
   }
   return {
-    jobs: found.map(([, seq]) => readRecord(tx, seq)).filter((job) => job !== undefined),
+    jobs: toJobsPage(page).jobs,
     next: batch && place && hasMore(tx, batch.no, place) ? encodeCursor(place) : null,
   }
 }

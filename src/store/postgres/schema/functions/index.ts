@@ -17,6 +17,7 @@ import { deleteJobs } from './delete.ts'
 import { enqueue } from './enqueue.ts'
 import { enqueueOne } from './enqueue-one.ts'
 import { enqueuePlain } from './enqueue-plain.ts'
+import { enqueueSet } from './enqueue-set.ts'
 import { enqueueSql } from './enqueue-sql.ts'
 import { fillIn } from './fill-in.ts'
 import { findLeased } from './find-leased.ts'
@@ -39,12 +40,14 @@ import { promote } from './promote.ts'
 import { prune } from './prune.ts'
 import { purge } from './purge.ts'
 import { rateWindows } from './rate-windows.ts'
+import { readEnded } from './read-ended.ts'
 import { removeBatch } from './remove-batch.ts'
 import { renew } from './renew.ts'
 import { repairRestored } from './repair-restored.ts'
 import { requeue } from './requeue.ts'
 import { retention } from './retention.ts'
 import { settleDone } from './settle-done.ts'
+import { sweepDue } from './sweep-due.ts'
 import { time } from './time.ts'
 import { walkWaiting } from './walk-waiting.ts'
 import { watch } from './watch.ts'
@@ -59,6 +62,7 @@ export const functions: readonly string[] = [
   openLanes,
   flush,
   enqueuePlain,
+  enqueueSet,
   enqueueOne,
   enqueue,
   moveWaiting,
@@ -98,4 +102,6 @@ export const functions: readonly string[] = [
   limitKey,
   fillIn,
   outcomes,
+  sweepDue,
+  readEnded,
 ]

@@ -101,9 +101,13 @@ $holdfast$;
 
 -- Changes that p_from cannot see and p_until (null: now) can, after number p_after. The first row has the snapshot up to which
 -- that is, a number for that snapshot, and one for snapshots taken after this call (null: none yet).
+-- One answer has at most p_jobs_max jobs, and fewer if their marks, which have both snapshots, would exceed p_bytes_max. The
+-- first row says how many. A change of more jobs is cut, and the next call names how many of its jobs were seen (p_seen).
 create function holdfast.changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint,
-  p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max int, p_now bigint)
-returns table (until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[])
+  p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max int, p_now bigint, p_seen int,
+  p_jobs_max int, p_bytes_max int)
+returns table (until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[],
+  jobs int)
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 #variable_conflict use_column
@@ -115,16 +119,24 @@ declare
   v_queue int := (select q.no from holdfast.queue q where q.name = p_queue);
   v_open xid8[] := array(select x.xid from pg_snapshot_xip(p_from) x(xid));
   v_log holdfast.watch_log%rowtype;
+  v_jobs_max int := greatest(1, least(p_jobs_max,
+    p_bytes_max / (500 + octet_length(p_from::text) + octet_length(v_until::text))));
 begin
   if holdfast.last_change() - v_until_no > v_far then
     v_ahead := holdfast.last_change();
     perform pg_current_xact_id(); -- after the number was read
   end if;
   return query
-    select v_until, v_until_no, v_ahead, null::bigint, null::bigint, null::text, null::text, null::uuid[];
+    select v_until, v_until_no, v_ahead, null::bigint, null::bigint, null::text, null::text, null::uuid[],
+           v_jobs_max;
   return query
-    select null::pg_snapshot, null::bigint, null::bigint, c.no, c.at, q.name, c.state, c.ids
+    select null::pg_snapshot, null::bigint, null::bigint, c.no, c.at, q.name, c.state,
+           c.ids[c.seen + 1 : c.seen + (v_jobs_max - c.before)::int], c.jobs
       from (
+       select c.*, sum(c.jobs - c.seen) over (order by c.no rows unbounded preceding) - (c.jobs - c.seen) as before
+         from (
+          select c.*, case when c.no = p_after + 1 then least(p_seen, c.jobs) else 0 end as seen
+            from (
         (select c.* from holdfast.change c
           where c.xid = any (v_open) and c.no > p_after and pg_visible_in_snapshot(c.xid, v_until)
             and (p_queue is null or c.queue = v_queue) and (p_states is null or c.state = any (p_states))
@@ -137,8 +149,10 @@ begin
             and (p_queue is null or c.queue = v_queue) and (p_states is null or c.state = any (p_states))
             and (p_ids is null or c.ids && p_ids)
           order by c.no limit p_max)
+            ) c order by c.no limit p_max) c
       ) c cross join lateral (select * from holdfast.queue where no = c.queue offset 0) q
-     order by c.no limit p_max;
+     where c.before < v_jobs_max
+     order by c.no;
   v_log := holdfast.newest_watch(); -- last: what was deleted before the look above is known here
   if v_log.era is distinct from p_era or pg_snapshot_xmin(p_from) < v_log.low
      or pg_sequence_last_value('holdfast.watched_until'::regclass) <= holdfast.now_ms(p_now)

@@ -29,10 +29,11 @@ import type { Lease, LeaseContext } from './lease/lease.ts'
 import { logTo } from './observe/log.ts'
 import type { Logger } from './observe/logger.ts'
 import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
-import { type AnyDefinition, toDefinition } from './queue/definition.ts'
+import type { AnyDefinition } from './queue/definition.ts'
 import { keepable, prepareEffects } from './queue/effects.ts'
 import { Enqueues } from './queue/enqueue.ts'
 import { type ClaimOptions, Queue, type QueueContext } from './queue/queue.ts'
+import { type QueueReference, toDefinition } from './queue/reference.ts'
 import { Definitions } from './queue/stored-definitions.ts'
 import { systemTimers, type Timers } from './runtime/clock.ts'
 import { toMs } from './runtime/duration.ts'
@@ -153,7 +154,7 @@ export class Wiring {
     this.scheduleLoop = new ScheduleLoop(this.firing, events, { timers, random })
   }
 
-  async claim(queues: '*' | readonly (string | AnyDefinition)[], options: ClaimOptions): Promise<Lease[]> {
+  async claim(queues: '*' | readonly QueueReference[], options: ClaimOptions): Promise<Lease[]> {
     const wanted = toWanted(queues, options)
     for (const definition of wanted.definitions?.values() ?? []) {
       await this.calls.run(async () => this.#enqueues.define(definition))
@@ -231,7 +232,8 @@ export class Wiring {
       run: (action) => this.calls.run(action),
       enqueue: (definition, jobs, tx) => traceSend(jobs, (traced) => this.#enqueues.enqueue(definition, traced, tx)),
       mayWaitBefore: (tx) => !this.#enqueues.takesAtOnce(tx),
-      claim: (definition, options) => this.claim([definition], options ?? {}),
+      claim: (definition, options) => this.claim([definition], options),
+      result: (id, options) => this.jobs.result(id, options),
     }
   }
 

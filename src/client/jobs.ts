@@ -4,7 +4,8 @@ import { isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
 import type { JobState } from '../job/record.ts'
-import type { Effects } from '../queue/effects.ts'
+import type { Effects, FollowUp } from '../queue/effects.ts'
+import type { QueueReference } from '../queue/reference.ts'
 import type { AlterRequest, CancelRequest, PurgeState, RequeueAllAnswer, Store } from '../store/store.ts'
 import type { Calls } from './calls.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
@@ -21,8 +22,8 @@ import {
 } from './requests.ts'
 import type { Results } from './results.ts'
 
-export interface CancelOptions {
-  readonly effects?: Effects
+export interface CancelOptions<Item extends FollowUp = FollowUp> {
+  readonly effects?: Effects<Item>
 }
 
 /** What this needs of the client. */
@@ -91,7 +92,10 @@ export class Jobs {
     await this.#alter(() => ({ as: 'delete', id: checkJobId(id) }))
   }
 
-  async purge(queue: string, options: { readonly states?: readonly PurgeState[] }): Promise<{ deleted: number }> {
+  async purge(
+    queue: QueueReference,
+    options: { readonly states?: readonly PurgeState[] },
+  ): Promise<{ deleted: number }> {
     const { calls, store } = this.#context
     const request = toPurge(queue, options)
     return calls.run(() => store.purge(request))

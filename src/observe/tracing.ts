@@ -24,6 +24,7 @@ import type { Settlement } from '../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
 import { isFate } from '../worker/fate.ts'
 import { Job } from '../worker/job.ts'
+import { effectsOf } from '../worker/staged-effects.ts'
 import { extractTrace, injectTrace, type JobHeaders, traceJob } from './trace-context.ts'
 
 /** The part of a job that the middleware reads. */
@@ -59,7 +60,8 @@ export function tracing(options: TracingOptions = {}): TracingMiddleware {
       try {
         const answer = await next()
         run.setAttributes(fateAttributes(answer))
-        if (job instanceof Job) Job.stagedIn(job)?.takeAlong(injectTrace) // staged effects are written after this span ends
+        const staged = job instanceof Job ? Job.stagedIn(job) : null
+        if (staged) effectsOf.takeAlong(staged, injectTrace) // staged effects are written after this span ends
         return answer
       } catch (error) {
         run.setAttribute('holdfast.run', job.signal?.aborted ? 'aborted' : 'failed')

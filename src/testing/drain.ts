@@ -5,12 +5,19 @@ import { AssertionError } from 'node:assert'
 import { HoldfastError } from '../errors.ts'
 import { type Holdfast, internalsOf } from '../holdfast.ts'
 import { checkInteger, checkOptions, checkTime } from '../job/names.ts'
-import type { AnyDefinition, QueueDefinition } from '../queue/definition.ts'
-import type { Queue } from '../queue/queue.ts'
+import type { OutOf, QueueReference, ResultOf, Stated } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import { isDisabled } from '../runtime/kill-switch.ts'
 import type { Gate } from '../worker/gate/gate.ts'
-import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from '../worker/options.ts'
+import {
+  type Handler,
+  type HandlerModule,
+  type HandlerOf,
+  type Pairs,
+  type Plan,
+  toPlan,
+  type WorkOptions,
+} from '../worker/options.ts'
 import { DrainLoop, type DrainLoopOptions } from './drain-loop.ts'
 import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
 import type { VirtualClock } from './virtual-clock.ts'
@@ -47,9 +54,9 @@ const noJitter = 0.5
  * Runs all jobs that are ready in these queues, and those that become ready meanwhile, until nothing is left to do. Without
  * `clock`, scheduled jobs stay scheduled.
  */
-export async function drain<const Queues extends readonly (string | AnyDefinition | Queue)[]>(
+export async function drain<const Queues extends readonly QueueReference[]>(
   holdfast: Holdfast,
-  pairs: { readonly [I in keyof Queues]: Pair<Queues[I]> },
+  pairs: Pairs<Queues>,
   options: DrainOptions = {},
 ): Promise<DrainReport> {
   checkOptions(options, 'drain options', [...runOptionNames, 'clock', 'until', 'maxJobs', 'concurrency'])
@@ -72,30 +79,17 @@ export async function drain<const Queues extends readonly (string | AnyDefinitio
 }
 
 /** Runs the one job that a claim takes now, and returns its record. Fails if none is ready. */
-export function runOnce<Out, Result>(
+export async function runOnce<Payload = unknown, Result = unknown, const Q extends QueueReference = QueueReference>(
   holdfast: Holdfast,
-  // biome-ignore lint/suspicious/noExplicitAny: what goes in and what is read later do not matter to a handler
-  queue: QueueDefinition<any, Out, Result, any> | Queue<any, Out, Result, any>,
-  handler: Handler<Out, Result> | HandlerModule,
-  options?: RunOnceOptions,
-): Promise<RunRecord<Out, Result>>
-export function runOnce<Payload = unknown, Result = unknown>(
-  holdfast: Holdfast,
-  queue: string,
-  handler: Handler<Payload, Result> | HandlerModule,
-  options?: RunOnceOptions,
-): Promise<RunRecord<Payload, Result>>
-export async function runOnce(
-  holdfast: Holdfast,
-  queue: unknown,
-  handler: unknown,
+  queue: Q,
+  handler: Stated<Q, Handler<Payload, Result>, HandlerOf<Q>> | HandlerModule,
   options: RunOnceOptions = {},
-): Promise<RunRecord> {
+): Promise<RunRecord<Stated<Q, Payload, OutOf<Q>>, Stated<Q, Result, ResultOf<Q>>>> {
   checkOptions(options, 'runOnce options', runOptionNames)
   const plan = toPlan([[queue, handler]], { ...options, concurrency: 1, sweep: false })
   await options.gate?.watch()
   const [run] = await runAll(holdfast, plan, { concurrency: 1, runsMax: 1, moreReady: async () => false })
-  if (run) return run
+  if (run) return run as RunRecord<Stated<Q, Payload, OutOf<Q>>, Stated<Q, Result, ResultOf<Q>>>
   const [name] = plan.queues.keys()
   if (options.gate && !(await options.gate.state()).open)
     throw new AssertionError({ message: `Nothing runs: gate ${options.gate.name} is closed.`, stackStartFn: runOnce })

@@ -1,16 +1,30 @@
 // The effects that a handler stages. They are kept here until the handler has returned, and are written in the transaction
 // that settles the job, or not at all.
 
+import { HoldfastError } from '../errors.ts'
+import { checkObject, checkOptions } from '../job/names.ts'
 import type { EffectSet } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
-import type { AnyDefinition, QueueDefinition } from '../queue/definition.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
 import type { EnqueueOptions } from '../queue/prepare.ts'
+import type { PayloadOf, QueueReference } from '../queue/reference.ts'
 import type { SqlStatement } from '../queue/sql-statement.ts'
-import type { Duration } from '../runtime/duration.ts'
+import { type Duration, show } from '../runtime/duration.ts'
 
 type Headers = Readonly<Record<string, string>>
-type PayloadOf<Q> = Q extends QueueDefinition<infer In, infer _Out, infer _Result, infer _ResultOut> ? In : unknown
+
+/** What the worker does with staged effects. It is kept apart from them, so that handlers see only what is theirs. */
+interface EffectsOf {
+  /** All effects that were staged here, each kind in the order in which it is written. */
+  all(staged: StagedEffects): Effects
+  /** Adds effects that were staged and prepared in a thread. */
+  adopt(staged: StagedEffects, prepared: EffectSet): void
+  adopted(staged: StagedEffects): EffectSet | null
+  /** Changes the headers of the follow-up jobs that were staged so far, for example to add the trace of this run. */
+  takeAlong(staged: StagedEffects, headersOf: (headers: Headers) => Headers): void
+}
+
+export let effectsOf: EffectsOf
 
 export class StagedEffects {
   #enqueue: FollowUp[] = []
@@ -20,15 +34,13 @@ export class StagedEffects {
 
   #adopted: EffectSet | null = null
 
-  enqueue<Q extends string | AnyDefinition>(
-    queue: Q,
-    payload: PayloadOf<Q>,
-    options: Omit<EnqueueOptions, 'tx'> = {},
-  ): void {
+  enqueue<Q extends QueueReference>(queue: Q, payload: PayloadOf<Q>, options: Omit<EnqueueOptions, 'tx'> = {}): void {
+    checkObject(options, 'the options of a follow-up')
     this.#enqueue.push({ ...options, queue, payload })
   }
 
   put(key: string, value: unknown, options: { readonly ttl?: Duration } = {}): void {
+    checkOptions(options, 'put options', ['ttl'])
     this.#put.push({ ...options, key, value })
   }
 
@@ -39,21 +51,15 @@ export class StagedEffects {
   /** One statement on your own tables, on SQL stores: its text and values, or the statement of a query builder. */
   sql(text: string, values?: readonly unknown[]): void
   sql(statement: SqlStatement): void
-  sql(statement: string | SqlStatement, values: readonly unknown[] = []): void {
-    this.#sql.push(typeof statement === 'string' ? { text: statement, values } : statement)
+  sql(statement: string | SqlStatement, values?: readonly unknown[]): void {
+    if (values !== undefined && (typeof statement !== 'string' || !Array.isArray(values))) {
+      const wanted = 'effects.sql takes a text and an array of its values, or a statement that has its values'
+      throw new HoldfastError('INVALID_OPTION', `${wanted}; got ${show(values)} as values.`, { option: 'values' })
+    }
+    this.#sql.push(typeof statement === 'string' ? { text: statement, values: values ?? [] } : statement)
   }
 
-  /** Effects that were staged and prepared in a thread. */
-  adopt(prepared: EffectSet): void {
-    this.#adopted = prepared
-  }
-
-  get adopted(): EffectSet | null {
-    return this.#adopted
-  }
-
-  /** Changes the headers of the follow-up jobs that were staged so far, for example to add the trace of this run. */
-  takeAlong(headersOf: (headers: Headers) => Headers): void {
+  #takeAlong(headersOf: (headers: Headers) => Headers): void {
     this.#enqueue = this.#enqueue.map((job) => {
       const { headers = {} } = job
       const changed = headersOf(headers)
@@ -68,8 +74,16 @@ export class StagedEffects {
     this.#adopted = { ...this.#adopted, enqueue }
   }
 
-  /** All effects that were staged here, each kind in the order in which it is written. */
-  all(): Effects {
-    return { enqueue: this.#enqueue, put: this.#put, delete: this.#delete, sql: this.#sql }
+  static {
+    effectsOf = {
+      all: (staged) => ({
+        ...{ enqueue: staged.#enqueue, put: staged.#put, delete: staged.#delete, sql: staged.#sql },
+      }),
+      adopt: (staged, prepared) => {
+        staged.#adopted = prepared
+      },
+      adopted: (staged) => staged.#adopted,
+      takeAlong: (staged, headersOf) => staged.#takeAlong(headersOf),
+    }
   }
 }

@@ -21,7 +21,7 @@ import {
 import { DrainLoop, type DrainLoopOptions } from './drain-loop.ts'
 import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
 import type { VirtualClock } from './virtual-clock.ts'
-import { nextDue, waitingJobs, whyNothing } from './waiting.ts'
+import { nextDue, nextSlot, waitingJobs, whyNothing } from './waiting.ts'
 
 /** The options of a worker that also apply in a test. */
 export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware' | 'unwind' | 'threads'> {
@@ -30,7 +30,10 @@ export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware'
 }
 
 export interface DrainOptions extends RunOnceOptions {
-  /** The clock of the store. If given, time moves to the next due job until nothing is due. */
+  /**
+   * The clock of the store. If given, time moves to the next due job until nothing is due. With `until` it also moves to every
+   * slot of a schedule until then.
+   */
   readonly clock?: VirtualClock
   /** How far the clock may move: a duration, or a time. The clock has this time in the end. */
   readonly until?: Duration | Date
@@ -52,7 +55,7 @@ const noJitter = 0.5
 
 /**
  * Runs all jobs that are ready in these queues, and those that become ready meanwhile, until nothing is left to do. Without
- * `clock`, scheduled jobs stay scheduled.
+ * `clock`, scheduled jobs stay scheduled. Schedules whose slot is due fire.
  */
 export async function drain<const Queues extends readonly QueueReference[]>(
   holdfast: Holdfast,
@@ -125,7 +128,11 @@ async function runAll(
   return records.all()
 }
 
-/** Moves time to the next due job; false if there is none, or it is due after `untilAt`. */
+/**
+ * Moves time to the next due job, or to the next slot of a schedule if that comes first; false if there is none, or it is due
+ * after `untilAt`. Schedules have no end, so their slots count only if `untilAt` is one. A slot of a queue that is not served
+ * counts too: at a later time it would have been missed.
+ */
 async function moveOn(
   holdfast: Holdfast,
   clock: VirtualClock,
@@ -133,15 +140,16 @@ async function moveOn(
   untilAt: number,
 ): Promise<boolean> {
   const due = await nextDue(holdfast, queues)
-  const isInTime = due !== null && due.getTime() <= untilAt
-  if (!isInTime) {
+  const slot = Number.isFinite(untilAt) ? await nextSlot(holdfast) : null
+  const next = Math.min(due?.getTime() ?? Number.POSITIVE_INFINITY, slot?.getTime() ?? Number.POSITIVE_INFINITY)
+  if (next === Number.POSITIVE_INFINITY || next > untilAt) {
     if (Number.isFinite(untilAt)) clock.advanceTo(untilAt)
     return false
   }
-  clock.advanceTo(due)
+  clock.advanceTo(next)
   await holdfast.sweep()
   const stillDue = await nextDue(holdfast, queues)
-  if (stillDue && stillDue.getTime() <= due.getTime())
+  if (stillDue && stillDue.getTime() <= next && next === due?.getTime())
     throw new HoldfastError(
       'INVALID_OPTION',
       'This Holdfast runs on another clock; give drain the one it was opened on.',

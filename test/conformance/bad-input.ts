@@ -301,7 +301,15 @@ export function badInputTests(inWorld: InWorld): void {
     test(
       'effects of a wrong type fail their job, with an error that says so',
       inWorld(async ({ holdfast }) => {
-        for (const bad of [{ enqeue: [] }, { put: 5 }, 'text', 5, { enqueue: [null] }, { delete: [5] }, null] as never[]) {
+        for (const bad of [
+          { enqeue: [] },
+          { put: 5 },
+          'text',
+          5,
+          { enqueue: [null] },
+          { delete: [5] },
+          null,
+        ] as never[]) {
           await holdfast.queue('mail').enqueue(1)
           const lease = await claimOne(holdfast, 'mail')
           await rejects(lease.done(1, bad), 'INVALID_OPTION')

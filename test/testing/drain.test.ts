@@ -2,7 +2,7 @@
 import assert, { AssertionError } from 'node:assert/strict'
 import test from 'node:test'
 import { z } from 'zod'
-import { defineQueue, type Holdfast, open, Permanent } from '../../src/index.ts'
+import { defineQueue, type HandlerOf, type Holdfast, open, Permanent } from '../../src/index.ts'
 import { drain, openInMemory, runOnce, VirtualClock } from '../../src/testing/index.ts'
 import { testDatabase } from '../support/postgres.ts'
 
@@ -134,6 +134,37 @@ for (const [store, setup] of Object.entries(stores)) {
       ],
     )
     assert.equal((await holdfast.stats()).dead, 1)
+  })
+
+  test(`${store}: with the clock, every slot of a schedule until the end fires, exactly when it is due`, async () => {
+    await using world = await setup()
+    const { holdfast, clock } = world
+    const startedAt = clock.now()
+    await holdfast.schedule('mornings', { cron: '0 8 * * *', queue: mails, payload: { to: 'all' } })
+    await holdfast.schedule('unserved', { cron: '0 * * * *', queue: 'other' })
+    await holdfast.schedule('paused', { cron: '0 9 * * *', queue: mails, payload: { to: 'none' } })
+    await holdfast.pauseSchedule('paused')
+    const ran: [string, number][] = []
+    const handler: HandlerOf<typeof mails> = ({ payload, attempt }) => {
+      ran.push([payload.to, clock.now() - startedAt])
+      if (attempt === 1) throw new Error('no answer')
+      return { sent: true }
+    }
+    const hour = 3_600_000
+    const report = await drain(holdfast, [[mails, handler]], { clock, until: '48h' })
+    assert.deepEqual([report.retried, report.done], [2, 2])
+    assert.deepEqual(ran, [
+      ['all', 8 * hour],
+      ['all', 8 * hour + 10_000],
+      ['all', 32 * hour],
+      ['all', 32 * hour + 10_000],
+    ])
+    assert.equal(clock.now() - startedAt, 48 * hour)
+    assert.equal((await holdfast.stats('other')).ready, 48) // none was missed on the way
+    const again = await drain(holdfast, [[mails, handler]], { clock })
+    assert.deepEqual([again.runs.length, clock.now() - startedAt], [0, 48 * hour]) // a schedule has no end
+    clock.advance('8h')
+    assert.equal((await drain(holdfast, [[mails, () => ({ sent: true })]])).done, 1) // due without a clock
   })
 
   test(`${store}: without the clock, scheduled jobs are left waiting`, async () => {

@@ -32,6 +32,7 @@ import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
 import type { AnyDefinition } from './queue/definition.ts'
 import { keepable, prepareEffects } from './queue/effects.ts'
 import { Enqueues } from './queue/enqueue.ts'
+import { emitEnqueued } from './queue/enqueued-event.ts'
 import { type ClaimOptions, Queue, type QueueContext } from './queue/queue.ts'
 import { type QueueReference, toDefinition } from './queue/reference.ts'
 import { Definitions } from './queue/stored-definitions.ts'
@@ -222,7 +223,10 @@ export class Wiring {
         for (const listener of this.#cancelListeners) listener(ids)
       },
       onNoticeDropped: (death) => events.emit('notice.dropped', death),
-      onFinished: ({ batchId: batch, ...facts }) => events.emit('batch.finished', { batch, ...facts }),
+      onFinished: ({ batchId: batch, completion, ...facts }) => {
+        if (completion) emitEnqueued(events, [completion], [completion])
+        events.emit('batch.finished', { batch, ...facts })
+      },
       onUndeliverable: (job) => events.emit('job.undeliverable', job),
     }
   }
@@ -270,7 +274,12 @@ export class Wiring {
     if ('delayMs' in settlement) this.sweeper.expect(settlement.delayMs)
     const answered = this.#settles.add(request)
     if (this.#results.size > 0) answered.then(() => this.#results.hint(request.id)).catch(() => undefined)
-    return answered
+    if (!('effects' in settlement) || !settlement.effects) return answered
+    const { enqueue } = settlement.effects
+    return answered.then((answer) => {
+      if (typeof answer === 'object' && 'enqueued' in answer) emitEnqueued(this.events, enqueue, answer.enqueued)
+      return answer
+    })
   }
 
   #kv(): Kv {
@@ -288,6 +297,7 @@ export class Wiring {
     const define = (definition: AnyDefinition) => this.#enqueues.define(definition)
     return new Jobs({
       ...{ store, calls, results: this.#results },
+      enqueued: (jobs, enqueued) => emitEnqueued(this.events, jobs, enqueued),
       prepareEffects: async (effects) =>
         traceEffects(keepable(await prepareEffects(effects, store.capabilities, define))),
       expectDue: (delayMs) => this.sweeper.expect(delayMs),

@@ -3,10 +3,10 @@
 import { isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
-import type { JobState } from '../job/record.ts'
+import type { JobState, NewJob } from '../job/record.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
 import type { QueueReference } from '../queue/reference.ts'
-import type { AlterRequest, CancelRequest, PurgeState, RequeueAllAnswer, Store } from '../store/store.ts'
+import type { AlterRequest, CancelRequest, Enqueued, PurgeState, RequeueAllAnswer, Store } from '../store/store.ts'
 import type { Calls } from './calls.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import {
@@ -32,6 +32,8 @@ export interface JobsContext {
   readonly calls: Calls
   readonly results: Results
   prepareEffects(effects: Effects | undefined): Promise<CancelRequest['effects']>
+  /** These jobs were stored with a cancel. */
+  enqueued(jobs: readonly NewJob[], enqueued: readonly Enqueued[]): void
   /** A job becomes due after so long: the sweep must look then. */
   expectDue(delayMs: number): void
 }
@@ -69,6 +71,7 @@ export class Jobs {
     const effects = await prepareEffects(options.effects)
     const [answer] = await calls.run(() => store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
+    if (effects && answer) this.#context.enqueued(effects.enqueue, answer.enqueued)
     return answer?.status as 'cancelled' | 'requested'
   }
 

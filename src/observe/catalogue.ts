@@ -31,7 +31,11 @@ export const catalogue = {
     fromStore: true,
   },
 
-  enqueued_total: { type: 'counter', labels: ['queue', 'status'], help: 'Enqueues, created or duplicate.' },
+  enqueued_total: {
+    type: 'counter',
+    labels: ['queue', 'status'],
+    help: 'Enqueues outside of transactions of callers, created or duplicate.',
+  },
   jobs_total: { type: 'counter', labels: ['queue', 'outcome'], help: 'Runs that ended, by how they ended.' },
   outcomes_total: {
     type: 'counter',

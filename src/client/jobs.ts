@@ -1,6 +1,6 @@
 // What a client does with stored jobs: it reads them, waits for their ends, and changes them.
 
-import { isRefused, toError } from '../errors.ts'
+import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
 import type { JobState, NewJob } from '../job/record.ts'
@@ -61,8 +61,20 @@ export class Jobs {
   async result(id: string, options: ResultOptions): Promise<unknown> {
     const { calls, results } = this.#context
     const request = toResultRequest(id, options)
-    const outcome = await calls.run(() => results.wait(request.id, request.timeoutMs, request.signal))
+    const wait = () => results.wait(request.id, request.timeoutMs, request.signal)
+    const outcome = await calls.run(wait).catch((error) => this.#explainTimeout(request.id, error))
     return resultOf(request.id, outcome)
+  }
+
+  /** Adds the state of the job and its last error, if the store answers. Any other error is thrown as it is. */
+  async #explainTimeout(id: string, error: unknown): Promise<never> {
+    if (!isHoldfastError(error, 'WAIT_TIMEOUT')) throw error
+    const job = await this.get(id).catch(() => null)
+    if (job === null) throw error
+    const last = job.history.findLast((attempt) => attempt.error !== null)?.error ?? null
+    const why = last === null ? '' : `; its last attempt failed: ${last.message.replace(/\.$/, '')}`
+    const facts = { ...error.facts, state: job.state, error: last }
+    throw new HoldfastError('WAIT_TIMEOUT', `${error.message} It is ${job.state}${why}.`, facts)
   }
 
   async cancel(id: string, options: CancelOptions): Promise<'cancelled' | 'requested'> {

@@ -12,7 +12,7 @@ import type { CancelOptions } from './client/jobs.ts'
 import type { QueueInfo, Stats } from './client/queues.ts'
 import type { JobsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
 import type { Watch, WatchFilter } from './client/watch.ts'
-import { toError } from './errors.ts'
+import { HoldfastError, toError } from './errors.ts'
 import type { AnyListener, EventName, Listener } from './events.ts'
 import { checkInboxName, checkJobId } from './job/names.ts'
 import type { JobState } from './job/record.ts'
@@ -20,32 +20,27 @@ import type { Kv } from './kv/kv.ts'
 import type { Lease } from './lease/lease.ts'
 import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
 import { type Explanation, explainJob } from './observe/explain.ts'
-import {
-  type AnyDefinition,
-  type BehaviourOptions,
-  defineQueue,
-  isDefinition,
-  type QueueDefinition,
-} from './queue/definition.ts'
+import { type BehaviourOptions, defineQueue, type QueueDefinition } from './queue/definition.ts'
+import type { FollowUp } from './queue/effects.ts'
 import type { LimitOverrideOptions } from './queue/limit.ts'
 import { type ClaimOptions, Queue } from './queue/queue.ts'
+import { type OutOf, type QueueHandle, type QueueReference, type ResultOf, toDefinition } from './queue/reference.ts'
 import type { ScheduleInfo } from './schedule/info.ts'
 import type { ScheduleOptions } from './schedule/options.ts'
 import { notFound } from './store/refusals.ts'
 import type { Capabilities, Enqueued, Finding, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
 import type { Reaper } from './sweep/reaper.ts'
-import { type ReaperOptions, toReaperPlan } from './sweep/reaper-options.ts'
+import { type ReaperOptions, type Revival, toReaperPlan } from './sweep/reaper-options.ts'
 import type { SweepTotals } from './sweep/sweeper.ts'
 import { type HoldfastParts, Wiring, type WorkerWays } from './wiring.ts'
 import type { Gate, GateOptions } from './worker/gate/gate.ts'
 import type { GateInfo } from './worker/gate/gates.ts'
-import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from './worker/options.ts'
+import { type HandlerOrOptions, type Pairs, type Plan, toPlan, type WorkOptions } from './worker/options.ts'
 import { readWorkers, type WorkerInfo } from './worker/presence.ts'
 import { closeOnSignals, type SignalOptions } from './worker/signals.ts'
 import type { StopOptions, Worker } from './worker/worker.ts'
 
-type LeaseOf<Q> =
-  Q extends QueueDefinition<infer _In, infer Out, infer Result, infer _ResultOut> ? Lease<Out, Result> : Lease
+type LeaseOf<Q> = Q extends string ? Lease : Lease<OutOf<Q>, ResultOf<Q>>
 
 /** What `holdfast/testing` needs of a client; no application gets at it. */
 export interface Internals {
@@ -66,14 +61,18 @@ export class Holdfast {
 
   /** A queue by its definition, or by its name alone. */
   queue<In, Out, ResultIn, ResultOut>(
-    definition: QueueDefinition<In, Out, ResultIn, ResultOut>,
+    queue: QueueDefinition<In, Out, ResultIn, ResultOut> | QueueHandle<In, Out, ResultIn, ResultOut>,
   ): Queue<In, Out, ResultIn, ResultOut>
   queue<Payload = unknown, Result = unknown>(
     name: string,
     options?: BehaviourOptions<Payload>,
   ): Queue<Payload, Payload, Result, Result>
-  queue(queue: string | AnyDefinition, options?: BehaviourOptions): Queue {
-    const definition = isDefinition(queue) ? queue : defineQueue(queue, options)
+  queue(queue: QueueReference, options?: BehaviourOptions): Queue {
+    const definition = typeof queue === 'string' ? defineQueue(queue, options) : toDefinition(queue)
+    if (typeof queue !== 'string' && options !== undefined) {
+      const message = 'A definition has its options already; pass them to defineQueue.'
+      throw new HoldfastError('INVALID_OPTION', message, { option: 'options', queue: definition.name })
+    }
     return new Queue(this.#parts.queueContext, definition)
   }
 
@@ -81,40 +80,30 @@ export class Holdfast {
    * Runs jobs as they become ready, until it is stopped: `work(queue, handler)`, `work([[queue, handler], …])`, or `work('*',
    * handler)` for every queue of the store. A handler given as the URL of a module runs in threads.
    */
-  work<Out, Result>(
-    // biome-ignore lint/suspicious/noExplicitAny: what is enqueued and what is read later do not matter to a handler
-    queue: QueueDefinition<any, Out, Result, any> | Queue<any, Out, Result, any>,
-    handler: Handler<Out, Result> | HandlerModule,
-    options?: WorkOptions,
-  ): Worker
-  work<Payload = unknown, Result = unknown>(
-    queue: string,
-    handler: Handler<Payload, Result> | HandlerModule,
-    options?: WorkOptions,
-  ): Worker
-  work<const Queues extends readonly (string | AnyDefinition | Queue)[]>(
-    pairs: { readonly [I in keyof Queues]: Pair<Queues[I]> },
-    options?: WorkOptions,
-  ): Worker
+  work<const Queues extends readonly QueueReference[]>(pairs: Pairs<Queues>): Worker
+  // The two signatures differ in how many arguments they take, so that a mistake is reported once, for the one that was meant.
+  work<
+    Payload = unknown,
+    Result = unknown,
+    const Q extends QueueReference = QueueReference,
+    const Queues extends readonly QueueReference[] = readonly [],
+  >(queue: Q | Pairs<Queues>, handler: HandlerOrOptions<Payload, Result, Q>, options?: WorkOptions): Worker
   work(first: unknown, second?: unknown, third?: WorkOptions): Worker {
-    const [pairs, options] = Array.isArray(first)
-      ? [first as readonly (readonly unknown[])[], second as WorkOptions | undefined]
-      : [[[first, second]], third]
-    return this.#parts.startWorker(toPlan(pairs, options ?? {}))
+    if (!Array.isArray(first)) return this.#parts.startWorker(toPlan([[first, second]], third))
+    if (third === undefined) return this.#parts.startWorker(toPlan(first, second as WorkOptions | undefined))
+    throw new HoldfastError('INVALID_OPTION', 'work takes pairs and options, or a queue, its handler and options.', {
+      option: 'queues',
+    })
   }
-
   /**
    * Claims up to `max` ready jobs by hand, in this order: by priority; within a priority by queue, in the order given; within a
    * queue, as they became ready. A job whose payload cannot be read or does not fit its schema dies; the others are not affected.
    */
-  claim(queues: '*' | readonly string[], options?: ClaimOptions): Promise<Lease[]>
-  claim<const Queues extends readonly (string | AnyDefinition)[]>(
+  claim<const Queues extends '*' | readonly QueueReference[]>(
     queues: Queues,
-    options?: ClaimOptions,
-  ): Promise<LeaseOf<Queues[number]>[]>
-  claim(queues: '*' | readonly (string | AnyDefinition)[], options?: ClaimOptions): Promise<Lease[]>
-  claim(queues: '*' | readonly (string | AnyDefinition)[], options: ClaimOptions = {}): Promise<Lease[]> {
-    return this.#parts.claim(queues, options)
+    options: ClaimOptions = {},
+  ): Promise<LeaseOf<Queues[number]>[]> {
+    return this.#parts.claim(queues, options) as Promise<LeaseOf<Queues[number]>[]>
   }
 
   // ── Look at jobs ──
@@ -147,8 +136,8 @@ export class Holdfast {
    * Waits until the job has ended, in whatever process it runs, and answers its result. Rejects with JOB_DEAD, JOB_CANCELLED,
    * or WAIT_TIMEOUT after `timeout` (a minute by default).
    */
-  result<Result = unknown>(id: string, options: ResultOptions = {}): Promise<Result> {
-    return this.#parts.jobs.result(id, options) as Promise<Result>
+  async result<Result = unknown>(id: string, options: ResultOptions = {}): Promise<Result> {
+    return ((await this.#parts.jobs.result(id, options)) ?? null) as Result
   }
 
   /**
@@ -162,7 +151,7 @@ export class Holdfast {
   // ── Change jobs ──
 
   /** `cancelled`: the job waited, and has ended, with its effects. `requested`: it runs, and its handler's signal is aborted. */
-  cancel(id: string, options: CancelOptions = {}): Promise<'cancelled' | 'requested'> {
+  cancel<Item extends FollowUp>(id: string, options: CancelOptions<Item> = {}): Promise<'cancelled' | 'requested'> {
     return this.#parts.jobs.cancel(id, options)
   }
 
@@ -191,7 +180,7 @@ export class Holdfast {
 
   /** Deletes every job of a queue that does not run, or only those in some states. */
   purge(
-    queue: string,
+    queue: QueueReference,
     options: { readonly states?: readonly PurgeState[] } = {},
   ): Promise<{ readonly deleted: number }> {
     return this.#parts.jobs.purge(queue, options)
@@ -215,16 +204,16 @@ export class Holdfast {
   }
 
   /** Exact counts over all queues, or of one. */
-  stats(queue?: string): Promise<Stats> {
+  stats(queue?: QueueReference): Promise<Stats> {
     return this.#parts.queues.stats(queue)
   }
 
   /** Claims skip a paused queue; its jobs stay as they are. */
-  pause(queue: string, options: { readonly by?: string } = {}): Promise<void> {
+  pause(queue: QueueReference, options: { readonly by?: string } = {}): Promise<void> {
     return this.#parts.queues.pause(queue, options)
   }
 
-  resume(queue: string): Promise<void> {
+  resume(queue: QueueReference): Promise<void> {
     return this.#parts.queues.resume(queue)
   }
 
@@ -232,7 +221,7 @@ export class Holdfast {
    * Limits that an operator sets over those of the queue's definition, field by field. A field that is left out stays as it is.
    * The override stays in force when the queue is redefined, until it is cleared with `null`.
    */
-  overrideLimit(queue: string, override: LimitOverrideOptions | null): Promise<void> {
+  overrideLimit(queue: QueueReference, override: LimitOverrideOptions | null): Promise<void> {
     return this.#parts.queues.overrideLimit(queue, override)
   }
 
@@ -243,8 +232,11 @@ export class Holdfast {
    * have ended. Items are pulled from their source as they are needed. Once this has resolved, all items are stored and the batch
    * is closed, unless it is to stay `open`.
    */
-  batch(options: BatchOptions, items: Items = []): Promise<Batch> {
-    return this.#parts.batches.make(options, items)
+  batch<Item extends FollowUp = FollowUp, Q extends QueueReference = QueueReference>(
+    options: BatchOptions<Q>,
+    items: Items<Item> = [],
+  ): Promise<Batch> {
+    return this.#parts.batches.make(options as BatchOptions, items as Items)
   }
 
   /** A batch by its id, or by the key of its submission; null if there is none. */
@@ -352,7 +344,7 @@ export class Holdfast {
    * Searches your own tables at an interval for rows that were left behind, and enqueues a job for each row that has none. All
    * processes that run the same reaper share its turns. It runs until it is stopped.
    */
-  reaper<Row>(name: string, options: ReaperOptions<Row>): Reaper {
+  reaper<Row, Item extends Revival>(name: string, options: ReaperOptions<Row, Item>): Reaper {
     return this.#parts.startReaper(name, toReaperPlan(options as ReaperOptions))
   }
 

@@ -66,6 +66,7 @@ export type {
 } from './queue/limit.ts'
 export type { DedupOptions, EnqueueOptions } from './queue/prepare.ts'
 export type { ClaimOptions, Entry, Queue } from './queue/queue.ts'
+export type { QueueHandle, QueueReference } from './queue/reference.ts'
 export type { SqlStatement } from './queue/sql-statement.ts'
 export type { Clock } from './runtime/clock.ts'
 export type { Duration } from './runtime/duration.ts'
@@ -110,6 +111,7 @@ export type { Job } from './worker/job.ts'
 export type {
   Handler,
   HandlerModule,
+  HandlerOf,
   Middleware,
   Pair,
   QueueWorkOptions,

@@ -29,10 +29,12 @@ import type { Lease, LeaseContext } from './lease/lease.ts'
 import { logTo } from './observe/log.ts'
 import type { Logger } from './observe/logger.ts'
 import { traceEffects, traceSend, traceSettle } from './observe/tracing.ts'
-import { type AnyDefinition, toDefinition } from './queue/definition.ts'
+import type { AnyDefinition } from './queue/definition.ts'
 import { keepable, prepareEffects } from './queue/effects.ts'
 import { Enqueues } from './queue/enqueue.ts'
+import { emitEnqueued } from './queue/enqueued-event.ts'
 import { type ClaimOptions, Queue, type QueueContext } from './queue/queue.ts'
+import { type QueueReference, toDefinition } from './queue/reference.ts'
 import { Definitions } from './queue/stored-definitions.ts'
 import { orAborted } from './runtime/aborted.ts'
 import { systemTimers, type Timers } from './runtime/clock.ts'
@@ -168,7 +170,7 @@ export class Wiring {
     this.scheduleLoop = new ScheduleLoop(this.firing, events, { timers, random })
   }
 
-  async claim(queues: '*' | readonly (string | AnyDefinition)[], options: ClaimOptions): Promise<Lease[]> {
+  async claim(queues: '*' | readonly QueueReference[], options: ClaimOptions): Promise<Lease[]> {
     const wanted = toWanted(queues, options)
     for (const definition of wanted.definitions?.values() ?? []) {
       await this.calls.run(async () => this.#enqueues.define(definition))
@@ -263,7 +265,10 @@ export class Wiring {
         for (const listener of this.#cancelListeners) listener(ids)
       },
       onNoticeDropped: (death) => events.emit('notice.dropped', death),
-      onFinished: ({ batchId: batch, ...facts }) => events.emit('batch.finished', { batch, ...facts }),
+      onFinished: ({ batchId: batch, completion, ...facts }) => {
+        if (completion) emitEnqueued(events, [completion], [completion])
+        events.emit('batch.finished', { batch, ...facts })
+      },
       onUndeliverable: (job) => events.emit('job.undeliverable', job),
     }
   }
@@ -273,7 +278,8 @@ export class Wiring {
       run: (action) => this.calls.run(action),
       enqueue: (definition, jobs, tx) => traceSend(jobs, (traced) => this.#enqueues.enqueue(definition, traced, tx)),
       mayWaitBefore: (tx) => !this.#enqueues.takesAtOnce(tx),
-      claim: (definition, options) => this.claim([definition], options ?? {}),
+      claim: (definition, options) => this.claim([definition], options),
+      result: (id, options) => this.jobs.result(id, options),
     }
   }
 
@@ -310,7 +316,12 @@ export class Wiring {
     if ('delayMs' in settlement) this.sweeper.expect(settlement.delayMs)
     const answered = this.#settles.add(request)
     if (this.#results.size > 0) answered.then(() => this.#results.hint(request.id)).catch(() => undefined)
-    return answered
+    if (!('effects' in settlement) || !settlement.effects) return answered
+    const { enqueue } = settlement.effects
+    return answered.then((answer) => {
+      if (typeof answer === 'object' && 'enqueued' in answer) emitEnqueued(this.events, enqueue, answer.enqueued)
+      return answer
+    })
   }
 
   #kv(): Kv {
@@ -328,6 +339,7 @@ export class Wiring {
     const define = (definition: AnyDefinition) => this.#enqueues.define(definition)
     return new Jobs({
       ...{ store, calls, results: this.#results },
+      enqueued: (jobs, enqueued) => emitEnqueued(this.events, jobs, enqueued),
       prepareEffects: async (effects) =>
         traceEffects(keepable(await prepareEffects(effects, store.capabilities, define))),
       expectDue: (delayMs) => this.sweeper.expect(delayMs),

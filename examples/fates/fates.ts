@@ -9,7 +9,7 @@ export interface Piece {
   readonly workMs: number
 }
 
-type Request = Omit<FollowUp, 'queue'>
+type Request = Omit<FollowUp, 'queue' | 'payload'> & { readonly payload: Piece }
 
 export interface Fate {
   readonly queue: QueueDefinition<Piece, Piece>

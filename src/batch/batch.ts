@@ -11,6 +11,7 @@ import type { AnyDefinition } from '../queue/definition.ts'
 import { pause, systemTimers } from '../runtime/clock.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type { BatchAction, ItemsAnswer, ItemsQuery, ItemsRequest, Store } from '../store/store.ts'
+import type { BatchItem } from './options.ts'
 import { type BatchProgress, toProgress } from './progress.ts'
 import { type ItemResult, toResult } from './result.ts'
 import { type Items, type Submitted, submit } from './submission.ts'
@@ -125,8 +126,8 @@ export class Batch {
   }
 
   /** Adds items after those that the batch has; only while it is open. */
-  async add(items: Items): Promise<Submitted> {
-    return submit(this.#context, { batch: this.id, items, from: null })
+  async add<Item extends BatchItem = BatchItem>(items: Items<Item>): Promise<Submitted> {
+    return submit(this.#context, { batch: this.id, items: items as Items, from: null })
   }
 
   /** Its items: first those that have ended, in the order in which they were submitted, then the others. */

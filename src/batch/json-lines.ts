@@ -3,6 +3,7 @@
 import { HoldfastError } from '../errors.ts'
 import { parseJson } from '../job/json.ts'
 import { show } from '../runtime/duration.ts'
+import type { BatchItem } from './options.ts'
 
 /** Text, or the chunks of a file, a request or a pipe: text or bytes, cut anywhere. */
 export type LineSource = string | Iterable<string | Uint8Array> | AsyncIterable<string | Uint8Array>
@@ -11,8 +12,11 @@ export type LineSource = string | Iterable<string | Uint8Array> | AsyncIterable<
 const lineChars = 16 * 1024 * 1024
 const byteOrderMark = /^\uFEFF/
 
-/** The value of every line. A line that is not JSON ends the iteration with INVALID_PAYLOAD, which names the line. */
-export async function* jsonLines<T = unknown>(source: LineSource): AsyncGenerator<T, void> {
+/**
+ * The value of every line, such as an item of a batch. A line that is not JSON ends the iteration with INVALID_PAYLOAD, which
+ * names the line. The type is the caller's statement; a batch checks each item when it takes it.
+ */
+export async function* jsonLines<T = BatchItem>(source: LineSource): AsyncGenerator<T, void> {
   let line = 0
   for await (const text of linesOf(source)) {
     line += 1

@@ -1,14 +1,15 @@
 // The options of a batch: checks them, fills in defaults, and prepares the completion as a job.
 
 import { HoldfastError } from '../errors.ts'
-import { type BatchSettings, type CompletionTarget, completionJob } from '../job/batch.ts'
+import { type BatchSettings, type Completion, type CompletionTarget, completionJob } from '../job/batch.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
 import { checkBoolean, checkGiven, checkInteger, checkKey, checkNumber, checkOptions, checkText } from '../job/names.ts'
 import type { NewJob } from '../job/record.ts'
-import { type AnyDefinition, toDefinition } from '../queue/definition.ts'
+import type { AnyDefinition } from '../queue/definition.ts'
 import type { FollowUp } from '../queue/effects.ts'
 import { prepareJob } from '../queue/prepare.ts'
+import { type PayloadOf, type QueueReference, toDefinition } from '../queue/reference.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
 
@@ -16,16 +17,32 @@ import { newId } from '../runtime/id.ts'
 export type BatchItem = FollowUp
 
 /** The payload receives `batchId`, `state` and `round`; for a webhook, its body does. */
-export type CompletionOptions = Omit<FollowUp, 'id' | 'dedup' | 'idempotencyKey'>
+export type CompletionOptions<Q extends QueueReference = QueueReference> = Omit<
+  FollowUp,
+  'queue' | 'payload' | 'id' | 'dedup' | 'idempotencyKey'
+> & { readonly queue: Q } & CompletionPayload<PayloadOf<Q>>
 
-export interface BatchOptions {
+/** The facts of the batch are added to it; everything else that its queue requires must be given. */
+type CompletionPayload<Payload> = unknown extends Payload
+  ? { readonly payload?: unknown }
+  : WithoutFacts<Payload> extends infer Given
+    ? Partial<Completion> extends Given
+      ? { readonly payload?: Given }
+      : { readonly payload: Given }
+    : never
+
+type WithoutFacts<Payload> = Payload extends object
+  ? Omit<Payload, keyof Completion> & Partial<Pick<Payload, keyof Payload & keyof Completion>>
+  : never
+
+export interface BatchOptions<Q extends QueueReference = QueueReference> {
   readonly name: string
   /** The key of the submission. After a crash, a submission with the same key continues where the first one stopped. */
   readonly key?: string
   /** How many items may run at once, in all processes together; 3 unless given, `Infinity` for no limit. */
   readonly concurrency?: number
   /** A job to enqueue when every item has ended, in the same transaction, once for each round. */
-  readonly onComplete?: CompletionOptions
+  readonly onComplete?: CompletionOptions<Q>
   /** The batch is cancelled once more than this share of its items (0 to 1) is dead. */
   readonly stopWhenFailed?: number
   /** How long a finished batch stays readable; two weeks unless given. */

@@ -5,13 +5,19 @@
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import type { NewJob } from '../job/record.ts'
-import { type AnyDefinition, toDefinition } from '../queue/definition.ts'
+import type { AnyDefinition } from '../queue/definition.ts'
+import type { Fitting } from '../queue/effects.ts'
 import { prepareJob } from '../queue/prepare.ts'
+import { toDefinition } from '../queue/reference.ts'
 import { show } from '../runtime/duration.ts'
 import type { ItemsAnswer, ItemsRequest } from '../store/store.ts'
 import type { BatchItem } from './options.ts'
 
-export type Items = Iterable<BatchItem> | AsyncIterable<BatchItem>
+/** Each item's payload is one of the queue that the item names. */
+export type Items<Item extends BatchItem = BatchItem> =
+  | readonly (Item & Fitting<Item>)[]
+  | Iterable<Item & Fitting<Item>>
+  | AsyncIterable<Item & Fitting<Item>>
 
 /** The part of the client that a submission needs. */
 export interface SubmissionContext {

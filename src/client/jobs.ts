@@ -1,11 +1,12 @@
 // What a client does with stored jobs: it reads them, waits for their ends, and changes them.
 
-import { isRefused, toError } from '../errors.ts'
+import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
-import type { JobState } from '../job/record.ts'
-import type { Effects } from '../queue/effects.ts'
-import type { AlterRequest, CancelRequest, PurgeState, RequeueAllAnswer, Store } from '../store/store.ts'
+import type { JobState, NewJob } from '../job/record.ts'
+import type { Effects, FollowUp } from '../queue/effects.ts'
+import type { QueueReference } from '../queue/reference.ts'
+import type { AlterRequest, CancelRequest, Enqueued, PurgeState, RequeueAllAnswer, Store } from '../store/store.ts'
 import type { Calls } from './calls.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import {
@@ -21,8 +22,8 @@ import {
 } from './requests.ts'
 import type { Results } from './results.ts'
 
-export interface CancelOptions {
-  readonly effects?: Effects
+export interface CancelOptions<Item extends FollowUp = FollowUp> {
+  readonly effects?: Effects<Item>
 }
 
 /** What this needs of the client. */
@@ -31,6 +32,8 @@ export interface JobsContext {
   readonly calls: Calls
   readonly results: Results
   prepareEffects(effects: Effects | undefined): Promise<CancelRequest['effects']>
+  /** These jobs were stored with a cancel. */
+  enqueued(jobs: readonly NewJob[], enqueued: readonly Enqueued[]): void
   /** A job becomes due after so long: the sweep must look then. */
   expectDue(delayMs: number): void
 }
@@ -58,8 +61,20 @@ export class Jobs {
   async result(id: string, options: ResultOptions): Promise<unknown> {
     const { calls, results } = this.#context
     const request = toResultRequest(id, options)
-    const outcome = await calls.run(() => results.wait(request.id, request.timeoutMs, request.signal))
+    const wait = () => results.wait(request.id, request.timeoutMs, request.signal)
+    const outcome = await calls.run(wait).catch((error) => this.#explainTimeout(request.id, error))
     return resultOf(request.id, outcome)
+  }
+
+  /** Adds the state of the job and its last error, if the store answers. Any other error is thrown as it is. */
+  async #explainTimeout(id: string, error: unknown): Promise<never> {
+    if (!isHoldfastError(error, 'WAIT_TIMEOUT')) throw error
+    const job = await this.get(id).catch(() => null)
+    if (job === null) throw error
+    const last = job.history.findLast((attempt) => attempt.error !== null)?.error ?? null
+    const why = last === null ? '' : `; its last attempt failed: ${last.message.replace(/\.$/, '')}`
+    const facts = { ...error.facts, state: job.state, error: last }
+    throw new HoldfastError('WAIT_TIMEOUT', `${error.message} It is ${job.state}${why}.`, facts)
   }
 
   async cancel(id: string, options: CancelOptions): Promise<'cancelled' | 'requested'> {
@@ -68,6 +83,7 @@ export class Jobs {
     const effects = await prepareEffects(options.effects)
     const [answer] = await calls.run(() => store.cancel([{ id: checkJobId(id), effects }]))
     if (isRefused(answer)) throw toError(answer)
+    if (effects && answer) this.#context.enqueued(effects.enqueue, answer.enqueued)
     return answer?.status as 'cancelled' | 'requested'
   }
 
@@ -91,7 +107,10 @@ export class Jobs {
     await this.#alter(() => ({ as: 'delete', id: checkJobId(id) }))
   }
 
-  async purge(queue: string, options: { readonly states?: readonly PurgeState[] }): Promise<{ deleted: number }> {
+  async purge(
+    queue: QueueReference,
+    options: { readonly states?: readonly PurgeState[] },
+  ): Promise<{ deleted: number }> {
     const { calls, store } = this.#context
     const request = toPurge(queue, options)
     return calls.run(() => store.purge(request))

@@ -2,9 +2,10 @@
 
 import { bounds } from '../job/bounds.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
-import { checkOptions, checkQueueName, checkText } from '../job/names.ts'
+import { checkOptions, checkText } from '../job/names.ts'
 import type { JobState, Limit } from '../job/record.ts'
 import { type LimitOverrideOptions, toOverride } from '../queue/limit.ts'
+import { type QueueReference, toQueueName } from '../queue/reference.ts'
 import type { Store } from '../store/store.ts'
 import type { Calls } from './calls.ts'
 import { jobStates } from './requests.ts'
@@ -50,8 +51,8 @@ export class Queues {
     }))
   }
 
-  async stats(queue: string | undefined): Promise<Stats> {
-    const name = queue === undefined ? undefined : checkQueueName(queue)
+  async stats(queue: QueueReference | undefined): Promise<Stats> {
+    const name = queue === undefined ? undefined : toQueueName(queue)
     const total: Record<JobState, number> & { oldestWaitingMs: number | null } = {
       ...(Object.fromEntries(jobStates.map((state) => [state, 0])) as Record<JobState, number>),
       oldestWaitingMs: null,
@@ -65,19 +66,19 @@ export class Queues {
     return total
   }
 
-  pause(queue: string, options: { readonly by?: string }): Promise<void> {
+  pause(queue: QueueReference, options: { readonly by?: string }): Promise<void> {
     return this.#calls.run(async () => {
       checkOptions(options, 'pause options', ['by'])
       const by = options.by === undefined ? null : checkText(options.by, 'by', bounds.progressMessageBytes)
-      return this.#store.pause(checkQueueName(queue), true, by)
+      return this.#store.pause(toQueueName(queue), true, by)
     })
   }
 
-  resume(queue: string): Promise<void> {
-    return this.#calls.run(() => this.#store.pause(checkQueueName(queue), false))
+  resume(queue: QueueReference): Promise<void> {
+    return this.#calls.run(async () => this.#store.pause(toQueueName(queue), false))
   }
 
-  overrideLimit(queue: string, override: LimitOverrideOptions | null): Promise<void> {
-    return this.#calls.run(async () => this.#store.overrideLimit(checkQueueName(queue), toOverride(override)))
+  overrideLimit(queue: QueueReference, override: LimitOverrideOptions | null): Promise<void> {
+    return this.#calls.run(async () => this.#store.overrideLimit(toQueueName(queue), toOverride(override)))
   }
 }

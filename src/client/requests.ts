@@ -9,7 +9,6 @@ import {
   checkInteger,
   checkJobId,
   checkOptions,
-  checkQueueName,
   checkSignal,
   checkText,
   checkTime,
@@ -17,13 +16,13 @@ import {
 } from '../job/names.ts'
 import type { JobOutcome, JobState } from '../job/record.ts'
 import type { Wanted } from '../lease/claim.ts'
-import { type AnyDefinition, toDefinition } from '../queue/definition.ts'
 import type { ClaimOptions } from '../queue/queue.ts'
+import { type QueueReference, toDefinition, toQueueName } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type { JobsQuery, PurgeRequest, PurgeState, RequeueAllRequest } from '../store/store.ts'
 
 export interface JobsFilter {
-  readonly queue?: string
+  readonly queue?: QueueReference
   readonly state?: JobState
   readonly limit?: number
   /** `next` of the page before. */
@@ -31,7 +30,7 @@ export interface JobsFilter {
 }
 
 export interface RequeueAllFilter {
-  readonly queue?: string
+  readonly queue?: QueueReference
   readonly diedSince?: Date | number
   readonly diedBefore?: Date | number
   /** Text that the error's message contains, or a line of its causes: name, message and code. */
@@ -47,7 +46,7 @@ export interface ResultOptions {
 export const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 const purgeStates: readonly PurgeState[] = ['held', 'scheduled', 'ready', 'done', 'dead', 'cancelled']
 
-export function toWanted(queues: '*' | readonly (string | AnyDefinition)[], options: ClaimOptions): Wanted {
+export function toWanted(queues: '*' | readonly QueueReference[], options: ClaimOptions): Wanted {
   if (queues !== '*' && (!Array.isArray(queues) || queues.length === 0)) {
     throw new HoldfastError('INVALID_OPTION', "Give an array of the queues to claim from, or '*' for all.", {
       option: 'queues',
@@ -80,7 +79,7 @@ export function toJobsQuery(filter: JobsFilter): JobsQuery {
     throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page.', { option: 'after' })
   }
   return {
-    queue: queue === undefined ? null : checkQueueName(queue),
+    queue: queue === undefined ? null : toQueueName(queue),
     state: state ?? null,
     limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
     after: after ?? null,
@@ -98,7 +97,7 @@ export function toRequeueAll(filter: RequeueAllFilter, options: { readonly dryRu
   return {
     dryRun: checkBoolean(dryRun, 'dryRun'),
     filter: {
-      ...(queue !== undefined && { queue: checkQueueName(queue) }),
+      ...(queue !== undefined && { queue: toQueueName(queue) }),
       ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
       ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
       ...(error !== undefined && { error: checkText(error, 'error', bounds.errorTextBytes) }),
@@ -106,7 +105,7 @@ export function toRequeueAll(filter: RequeueAllFilter, options: { readonly dryRu
   }
 }
 
-export function toPurge(queue: string, options: { readonly states?: readonly PurgeState[] }): PurgeRequest {
+export function toPurge(queue: QueueReference, options: { readonly states?: readonly PurgeState[] }): PurgeRequest {
   checkOptions(options, 'purge options', ['states'])
   const { states = purgeStates } = options
   if (!Array.isArray(states) || ![...states].every((state) => purgeStates.includes(state))) {
@@ -115,7 +114,7 @@ export function toPurge(queue: string, options: { readonly states?: readonly Pur
       value: states,
     })
   }
-  return { queue: checkQueueName(queue), states: [...new Set(states)] }
+  return { queue: toQueueName(queue), states: [...new Set(states)] }
 }
 
 export function toResultRequest(id: string, options: ResultOptions) {
@@ -125,14 +124,14 @@ export function toResultRequest(id: string, options: ResultOptions) {
   return { id: checkJobId(id), timeoutMs: toMs(timeout, 'timeout'), signal }
 }
 
-/** The result of a done job. For any other job it throws the error that says how the job ended. */
+/** The result of a done job; undefined if it has none. For any other job it throws the error that says how the job ended. */
 export function resultOf(id: string, outcome: JobOutcome | null): unknown {
   if (!outcome) {
     const why = 'it never existed, its retention is over, or its queue keeps no done jobs (retain.done is 0)'
     throw new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}: ${why}.`, { id })
   }
   const { state, attempts, error, result } = outcome
-  if (state === 'done') return result === null ? null : decodeJson(result)
+  if (state === 'done') return result === null ? undefined : decodeJson(result)
   if (state === 'cancelled')
     throw new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, attempts, error })
   const why = error ? `: ${messageWithCauses(error)}` : ''

@@ -7,11 +7,12 @@
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
-import { checkJobId, checkOptions, checkQueueName, checkSignal } from '../job/names.ts'
+import { checkJobId, checkOptions, checkSignal } from '../job/names.ts'
+import { type QueueReference, toQueueName } from '../queue/reference.ts'
 import type { Change, ChangedState, ChangesPage, ChangesQuery } from '../store/store.ts'
 
 export interface WatchFilter {
-  readonly queue?: string
+  readonly queue?: QueueReference
   readonly states?: readonly ChangedState[]
   readonly ids?: readonly string[]
   /** A cursor: the watch continues after the changes up to there. */
@@ -217,7 +218,7 @@ function toWanted({ queue, states, ids }: WatchFilter): Wanted {
     throw invalid('ids', `ids must be 1 to ${bounds.watchedIds} ids of jobs.`)
   }
   return {
-    queue: queue === undefined ? null : checkQueueName(queue),
+    queue: queue === undefined ? null : toQueueName(queue),
     states: states ? [...states] : null,
     ids: ids ? Array.from(ids, checkJobId) : null,
   }

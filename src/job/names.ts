@@ -90,6 +90,11 @@ export function checkInteger(value: unknown, option: string, min: number, max: n
   )
 }
 
+export function checkObject(value: unknown, what: string): void {
+  if (typeof value === 'object' && value !== null && !Array.isArray(value)) return
+  throw new HoldfastError('INVALID_OPTION', `${what} must be an object; got ${show(value)}.`, { option: what })
+}
+
 /** An object of these options and no others. A misspelt option would otherwise be ignored without an error. */
 export function checkOptions(options: unknown, what: string, names: readonly string[]): void {
   if (typeof options !== 'object' || options === null || Array.isArray(options)) {

@@ -11,7 +11,7 @@ import type { Costs, EffectSet, JobState } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
 import { plainlyDone, type Settlement } from '../job/transition.ts'
 import { type AnyDefinition, isRetryable } from '../queue/definition.ts'
-import { type Define, type Effects, prepareEffects } from '../queue/effects.ts'
+import { type Define, type Effects, type FollowUp, prepareEffects } from '../queue/effects.ts'
 import { validate } from '../queue/prepare.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type {
@@ -65,6 +65,11 @@ export interface Settled {
   /** The follow-up jobs, in their order: each was created, or skipped as the duplicate of `id`. */
   readonly enqueued: readonly Enqueued[]
 }
+
+/** The result may be left out only if the queue declares none. */
+type DoneArguments<Result, Item extends FollowUp> = undefined extends Result
+  ? [result?: Result, effects?: Effects<Item>, annotations?: AnnotationOptions]
+  : [result: Result, effects?: Effects<Item>, annotations?: AnnotationOptions]
 
 export class Lease<Payload = unknown, Result = unknown> {
   readonly job: LeasedJob<Payload>
@@ -135,7 +140,8 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
-  done(result?: Result, effects?: Effects, annotations: AnnotationOptions = {}): Promise<Settled> {
+  done<Item extends FollowUp>(...args: DoneArguments<Result, Item>): Promise<Settled> {
+    const [result, effects, annotations = {}] = args
     return this.#context.run(async () => {
       const noted = toAnnotations(annotations, 'annotations')
       const schema = this.#definition.resultSchema
@@ -156,26 +162,24 @@ export class Lease<Payload = unknown, Result = unknown> {
    * up, if the error is `Permanent`, or if the queue's `retryable` returns false.
    */
   retry(error: unknown, options: { readonly delay?: Duration; readonly costs?: Costs } = {}): Promise<Settled> {
-    const { delay, ...spent } = options ?? {}
-    if (isPermanent(error)) return this.dead(error, error.effects, spent)
-    if (!isRetryable(this.#definition, error)) return this.dead(error, undefined, spent)
     return this.#context.run(async () => {
       checkOptions(options, 'retry options', ['delay', 'costs'])
-      return this.#retry(error, this.#delayMs(delay), toCosts(spent.costs))
+      const costs = toCosts(options.costs)
+      if (isPermanent(error)) return this.#dead(error, error.effects, costs)
+      if (!isRetryable(this.#definition, error)) return this.#dead(error, undefined, costs)
+      return this.#retry(error, this.#delayMs(options.delay), costs)
     })
   }
 
   /** The job failed, and no later attempt can succeed. */
-  dead(error: unknown, effects?: Effects, options: { readonly costs?: Costs } = {}): Promise<Settled> {
+  dead<Item extends FollowUp>(
+    error: unknown,
+    effects?: Effects<Item>,
+    options: { readonly costs?: Costs } = {},
+  ): Promise<Settled> {
     return this.#context.run(async () => {
       checkOptions(options, 'dead options', ['costs'])
-      const costs = toCosts(options.costs)
-      return this.#settle({
-        as: 'dead',
-        error: jobError(error),
-        effects: effects === undefined ? null : await this.#prepare(effects),
-        ...(costs !== null && { costs }),
-      })
+      return this.#dead(error, effects as Effects | undefined, toCosts(options.costs))
     })
   }
 
@@ -190,9 +194,18 @@ export class Lease<Payload = unknown, Result = unknown> {
   }
 
   /** Confirms a requested cancel, or cancels the job. */
-  cancelled(effects?: Effects): Promise<Settled> {
+  cancelled<Item extends FollowUp>(effects?: Effects<Item>): Promise<Settled> {
     return this.#context.run(async () => {
       return this.#settle({ as: 'cancelled', effects: effects === undefined ? null : await this.#prepare(effects) })
+    })
+  }
+
+  async #dead(error: unknown, effects: Effects | undefined, costs: Costs | null): Promise<Settled> {
+    return this.#settle({
+      as: 'dead',
+      error: jobError(error),
+      effects: effects === undefined ? null : await this.#prepare(effects),
+      ...(costs !== null && { costs }),
     })
   }
 

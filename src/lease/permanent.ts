@@ -1,18 +1,18 @@
 import type { EffectSet } from '../job/record.ts'
-import type { Effects } from '../queue/effects.ts'
+import type { Effects, FollowUp } from '../queue/effects.ts'
 
-interface PermanentOptions extends ErrorOptions {
-  readonly effects?: Effects
+interface PermanentOptions<Item extends FollowUp> extends ErrorOptions {
+  readonly effects?: Effects<Item>
 }
 
 /** Known by every copy of this package: a bundled handler module has a copy of its own. */
 const mark = Symbol.for('holdfast.Permanent')
 
 /** An error that no later attempt can avoid: the job is dead at once, whatever attempts it has left, with these effects. */
-export class Permanent extends Error {
-  readonly effects: Effects | undefined
+export class Permanent<Item extends FollowUp = FollowUp> extends Error {
+  readonly effects: Effects<Item> | undefined
 
-  constructor(message: string, options: PermanentOptions = {}) {
+  constructor(message: string, options: PermanentOptions<Item> = {}) {
     super(message, options)
     this.name = 'Permanent'
     this.effects = options.effects

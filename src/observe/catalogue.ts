@@ -34,7 +34,7 @@ export const catalogue = {
   enqueued_total: {
     type: 'counter',
     labels: ['queue', 'status'],
-    help: 'Enqueues, by their status: created, duplicate, replaced or notReplaced.',
+    help: 'Enqueues outside of transactions of callers, by status: created, duplicate, replaced or notReplaced.',
   },
   jobs_total: { type: 'counter', labels: ['queue', 'outcome'], help: 'Runs that ended, by how they ended.' },
   outcomes_total: {

@@ -11,6 +11,9 @@ const linesPerSecond = 10
 /** If one heartbeat fails, the next makes up for it. A second failure within this time is logged as a warning. */
 const heartbeatMemoryMs = 300_000
 const workersMax = 1_000
+/** After a warning of failed attempts in a queue, others are not warnings for this long. */
+const failureMemoryMs = 600_000
+const queuesMax = 1_000
 
 /**
  * Writes events to this logger. Undefined: only `warn` and `error`, to stderr. `false`: nothing is written. Returns a function
@@ -32,6 +35,8 @@ class Log {
   readonly #sink: LogSink
   readonly #guard: FloodGuard
   readonly #heartbeatFailedAt = new Map<string, number>()
+  /** When a failed attempt of a queue was last a warning. */
+  readonly #warnedAt = new Map<string, number>()
   /** Events of which not every one is logged. */
   readonly #isWorthTelling: { readonly [Name in EventName]?: (event: HoldfastEvents[Name]) => boolean } = {
     'heartbeat.failed': ({ worker }) => this.#failedBefore(worker),
@@ -47,10 +52,14 @@ class Log {
 
   listenTo<Name extends EventName>(events: Pick<Events, 'on'>, name: Name): (() => void)[] {
     const words = wording[name]
-    if (words === null || !this.#sink.levels.includes(words.level)) return []
-    const { level, say } = words
+    if (words === null) return []
+    const { levels } = this.#sink
+    const mayRise = name === 'job.retrying' && levels.includes('warn')
+    if (!levels.includes(words.level) && !mayRise) return []
+    const { say } = words
     const stop = events.on(name, (event) => {
-      if (!this.#sink.takes(level) || this.#isWorthTelling[name]?.(event) === false) return
+      const level = mayRise && this.#isFirstFailure(event as HoldfastEvents['job.retrying']) ? 'warn' : words.level
+      if (!levels.includes(level) || !this.#sink.takes(level) || this.#isWorthTelling[name]?.(event) === false) return
       const line = say(event)
       if (line === null || !(line.kind === null || this.#guard.admits(level, line.kind))) return
       this.#write(level, line)
@@ -74,6 +83,16 @@ class Log {
     } catch (error) {
       process.emitWarning(error instanceof Error ? error : String(error), 'HoldfastListenerWarning')
     }
+  }
+
+  /** A handler that fails every time would otherwise be silent until its first job is dead. */
+  #isFirstFailure({ queue }: HoldfastEvents['job.retrying']): boolean {
+    const before = this.#warnedAt.get(queue) ?? Number.NEGATIVE_INFINITY
+    const now = performance.now()
+    if (now - before < failureMemoryMs) return false
+    if (this.#warnedAt.size >= queuesMax) this.#warnedAt.clear()
+    this.#warnedAt.set(queue, now)
+    return true
   }
 
   #failedBefore(worker: string): boolean {

@@ -24,7 +24,7 @@ import type { Settlement } from '../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store/store.ts'
 import { isFate } from '../worker/fate.ts'
 import { Job } from '../worker/job.ts'
-import { StagedEffects } from '../worker/staged-effects.ts'
+import { effectsOf } from '../worker/staged-effects.ts'
 import { extractTrace, injectTrace, type JobHeaders, traceJob } from './trace-context.ts'
 
 /** The part of a job that the middleware reads. */
@@ -61,7 +61,7 @@ export function tracing(options: TracingOptions = {}): TracingMiddleware {
         const answer = await next()
         run.setAttributes(fateAttributes(answer))
         const staged = job instanceof Job ? Job.stagedIn(job) : null
-        if (staged) StagedEffects.takeAlong(staged, injectTrace) // they are written after this span ends
+        if (staged) effectsOf.takeAlong(staged, injectTrace) // staged effects are written after this span ends
         return answer
       } catch (error) {
         run.setAttribute('holdfast.run', job.signal?.aborted ? 'aborted' : 'failed')

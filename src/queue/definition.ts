@@ -36,7 +36,7 @@ export interface BehaviourOptions<Payload = any> {
    */
   readonly retryable?: (error: unknown) => boolean
   /** Every death in this queue enqueues a `DeathNotice` in that one, in the same transaction. */
-  readonly onDead?: { readonly queue: string | { readonly name: string } }
+  readonly onDead?: { readonly queue: string | { readonly name: string } | { readonly definition: AnyDefinition } }
   /**
    * How many jobs may run at once, or start within a time, in all processes together: of the whole queue, of each limit key, or
    * (an array) one of each. If left out, the stored limits stay; `null` removes them.
@@ -125,11 +125,6 @@ export function isDefinition(value: unknown): value is AnyDefinition {
   return typeof name === 'string' && [attempts, leaseMs, timeoutMs].every(Number.isFinite)
 }
 
-/** Returns a definition unchanged; makes one from a name. */
-export function toDefinition(queue: string | AnyDefinition): AnyDefinition {
-  return isDefinition(queue) ? queue : defineQueue(queue as string)
-}
-
 /** Applies the queue's `retryable`. If it throws, the error counts as retryable. */
 export function isRetryable({ retryable }: AnyDefinition, error: unknown): boolean {
   try {
@@ -195,5 +190,6 @@ function onDeadQueue(onDead: NonNullable<BehaviourOptions['onDead']>): string {
   checkOptions(onDead, 'onDead', ['queue'])
   checkGiven(onDead, 'onDead of a queue', { queue: "'dead-letters'" })
   const { queue } = onDead
-  return checkQueueName(typeof queue === 'object' && queue !== null ? queue.name : queue)
+  if (typeof queue !== 'object' || queue === null) return checkQueueName(queue)
+  return checkQueueName('name' in queue ? queue.name : queue.definition?.name)
 }

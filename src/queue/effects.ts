@@ -10,18 +10,25 @@ import type { EffectSet, KvPut, NewJob } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import type { Capabilities } from '../store/store.ts'
 import type { AnyDefinition } from './definition.ts'
-import { toDefinition } from './definition.ts'
 import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
+import { type PayloadField, type PayloadOf, type QueueReference, toDefinition } from './reference.ts'
 import { type SqlStatement, toSqlEffect } from './sql-statement.ts'
 
 export interface FollowUp extends Omit<EnqueueOptions, 'tx'> {
-  readonly queue: string | AnyDefinition
+  readonly queue: QueueReference
   readonly payload?: unknown
 }
 
-export interface Effects {
+/** What `Item` must be: its payload is one of the queue that it names, and it has no option that does not exist. */
+export type Fitting<Item> = Item extends { readonly queue: infer Q }
+  ? { readonly queue: Q } & PayloadField<PayloadOf<Q>> & {
+        readonly [Name in Exclude<keyof Item, keyof FollowUp>]?: never
+      }
+  : never
+
+export interface Effects<Item extends FollowUp = FollowUp> {
   /** Follow-up jobs, with every enqueue option. */
-  readonly enqueue?: readonly FollowUp[]
+  readonly enqueue?: readonly (Item & Fitting<Item>)[]
   readonly put?: readonly { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[]
   readonly delete?: readonly string[]
   /** Statements in your own tables, on SQL stores: written out, or as a query builder gives them. */
@@ -33,11 +40,11 @@ export type Define = (definition: AnyDefinition) => Promise<unknown> | undefined
 
 /** Without `define` the store may not know the queues of follow-ups yet. */
 export async function prepareEffects(
-  effects: Effects | null | undefined,
+  effects: Effects | undefined,
   capabilities: Capabilities,
   define?: Define,
 ): Promise<EffectSet | null> {
-  if (effects == null) return null
+  if (effects === undefined) return null
   checkOptions(effects, 'effects', ['enqueue', 'put', 'delete', 'sql'])
   const enqueue = listOf(effects, 'enqueue')
   const put = listOf(effects, 'put')

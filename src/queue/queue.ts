@@ -1,5 +1,6 @@
 // One queue as a producer sees it.
 
+import type { ResultOptions } from '../client/requests.ts'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import type { NewJob } from '../job/record.ts'
@@ -7,7 +8,7 @@ import type { Lease } from '../lease/lease.ts'
 import { type Duration, show } from '../runtime/duration.ts'
 import type { Enqueued } from '../store/store.ts'
 import type { QueueDefinition } from './definition.ts'
-import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
+import { checkChars, type EnqueueOptions, prepareJob, validate } from './prepare.ts'
 
 export type Entry<Payload> = EnqueueOptions & { readonly payload: Payload }
 
@@ -32,6 +33,8 @@ export interface QueueContext {
   /** Whether an enqueue in this transaction may await something first. */
   mayWaitBefore(tx: unknown): boolean
   claim(definition: QueueDefinition, options: ClaimOptions): Promise<Lease[]>
+  /** Undefined: the job has no result. */
+  result(id: string, options: ResultOptions): Promise<unknown>
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: matches a definition whatever its types
@@ -89,6 +92,16 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
 
   claim(options: ClaimOptions = {}): Promise<Lease<Out, Result>[]> {
     return this.#context.claim(this.definition as QueueDefinition, options) as Promise<Lease<Out, Result>[]>
+  }
+
+  /**
+   * Waits until a job of this queue has ended, in whatever process it runs, and answers its result as the schema of the
+   * definition returns it. Rejects as `holdfast.result` does, and with INVALID_PAYLOAD if the result does not fit the schema.
+   */
+  async result(id: string, options: ResultOptions = {}): Promise<ResultOut> {
+    const result = await this.#context.result(id, options)
+    const schema = this.definition.resultSchema
+    return (schema ? await validate(schema, result, 'result', this.name) : (result ?? null)) as ResultOut
   }
 
   /** For an asynchronous schema. A caller's transaction may have ended before it answers, so such an enqueue is refused. */

@@ -14,6 +14,7 @@
 // The time is read after the schedules, so that everything due at that time was stored before.
 
 import { isHoldfastError, isRefused, toError } from '../errors.ts'
+import { emitEnqueued } from '../queue/enqueued-event.ts'
 import type { AdvanceAnswer } from '../store/store.ts'
 import { slotTimes } from './cron.ts'
 import { type Step, stepOf } from './due.ts'
@@ -140,6 +141,7 @@ export class Firing {
     const { queue, delayMs } = next.job
     if (jobs.length > 0 && delayMs > 0) this.#context.expect(delayMs)
     if (step.skipped > 0) events.emit('schedule.skipped', { schedule: name, slots: step.skipped, reason: 'missed' })
+    emitEnqueued(events, jobs, answer.enqueued)
     for (const [i, { id, status }] of answer.enqueued.entries()) {
       const slot = step.fire[i] as number
       if (status === 'duplicate') events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'duplicate' })

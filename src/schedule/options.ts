@@ -4,8 +4,9 @@ import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { byteLength } from '../job/codec.ts'
 import { checkGiven, checkOptions } from '../job/names.ts'
-import { type AnyDefinition, type QueueDefinition, toDefinition } from '../queue/definition.ts'
+import type { AnyDefinition } from '../queue/definition.ts'
 import { type EnqueueOptions, prepareJob } from '../queue/prepare.ts'
+import { type PayloadField, type QueueReference, toDefinition } from '../queue/reference.ts'
 import { show } from '../runtime/duration.ts'
 import { checkCron } from './cron.ts'
 import { type MissedPolicy, policies, type ScheduleDefinition, type StoredSchedule } from './stored-schedule.ts'
@@ -13,14 +14,15 @@ import { type MissedPolicy, policies, type ScheduleDefinition, type StoredSchedu
 /** Without options for an id, a transaction, a time or an idempotency key: a slot's job is enqueued once, at its slot. */
 type SlotJobOptions = Omit<EnqueueOptions, 'id' | 'tx' | 'runAt' | 'startBefore' | 'idempotencyKey'>
 
-export interface ScheduleOptions<Payload = unknown> extends SlotJobOptions {
+export type ScheduleOptions<Payload = unknown> = SlotTimes & { readonly queue: QueueReference<Payload> } & PayloadField<
+    NoInfer<Payload>
+  >
+
+interface SlotTimes extends SlotJobOptions {
   /** Five fields (minute first), six (second first), or a nickname such as `@daily`. */
   readonly cron: string
   /** An IANA name; UTC unless given. */
   readonly timeZone?: string
-  // biome-ignore lint/suspicious/noExplicitAny: the types of the handler do not matter for an enqueue
-  readonly queue: string | QueueDefinition<Payload, any, any, any>
-  readonly payload?: NoInfer<Payload>
   /** Slots that no process fired in time: skipped (`'skip'`, default), one job for all (`'once'`), or one for each (`'all'`). */
   readonly missed?: MissedPolicy
 }

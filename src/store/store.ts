@@ -274,6 +274,8 @@ export interface DefinitionRecord {
 
 export interface FinishedBatch extends Completion {
   readonly name: string
+  /** The job of `onComplete`; left out if there is none, or the store refused it. */
+  readonly completion?: Enqueued & { readonly queue: string }
 }
 
 /** A definition that the store was asked to store, and may not have stored yet. */

@@ -1,7 +1,7 @@
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkGiven, checkInteger, checkOptions } from '../job/names.ts'
-import type { FollowUp } from '../queue/effects.ts'
+import type { Fitting, FollowUp } from '../queue/effects.ts'
 import type { DedupOptions } from '../queue/prepare.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 
@@ -15,13 +15,13 @@ export interface FindContext {
   readonly signal: AbortSignal
 }
 
-export interface ReaperOptions<Row = unknown> {
+export interface ReaperOptions<Row = unknown, Item extends Revival = Revival> {
   /** The interval between two searches, over all processes together. */
   readonly every: Duration
   /** Finds rows of your own tables that were left behind. */
   readonly find: (context: FindContext) => Iterable<Row> | AsyncIterable<Row> | Promise<Iterable<Row>>
   /** The job of a row; null: none. */
-  readonly enqueue: (row: Row) => Revival | null
+  readonly enqueue: (row: Row) => (Item & Fitting<Item>) | null
   /** The most rows of one search; default 1,000. */
   readonly batch?: number
   /** How long a search may take; default one minute. */

@@ -5,16 +5,23 @@ import { AssertionError } from 'node:assert'
 import { HoldfastError } from '../errors.ts'
 import { type Holdfast, internalsOf } from '../holdfast.ts'
 import { checkInteger, checkOptions, checkTime } from '../job/names.ts'
-import type { AnyDefinition, QueueDefinition } from '../queue/definition.ts'
-import type { Queue } from '../queue/queue.ts'
+import type { OutOf, QueueReference, ResultOf, Stated } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import { isDisabled } from '../runtime/kill-switch.ts'
 import type { Gate } from '../worker/gate/gate.ts'
-import { type Handler, type HandlerModule, type Pair, type Plan, toPlan, type WorkOptions } from '../worker/options.ts'
+import {
+  type Handler,
+  type HandlerModule,
+  type HandlerOf,
+  type Pairs,
+  type Plan,
+  toPlan,
+  type WorkOptions,
+} from '../worker/options.ts'
 import { DrainLoop, type DrainLoopOptions } from './drain-loop.ts'
 import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
 import type { VirtualClock } from './virtual-clock.ts'
-import { nextDue, waitingJobs, whyNothing } from './waiting.ts'
+import { nextDue, nextSlot, waitingJobs, whyNothing } from './waiting.ts'
 
 /** The options of a worker that also apply in a test. */
 export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware' | 'unwind' | 'threads'> {
@@ -23,7 +30,10 @@ export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware'
 }
 
 export interface DrainOptions extends RunOnceOptions {
-  /** The clock of the store. If given, time moves to the next due job until nothing is due. */
+  /**
+   * The clock of the store. If given, time moves to the next due job until nothing is due. With `until` it also moves to every
+   * slot of a schedule until then.
+   */
   readonly clock?: VirtualClock
   /** How far the clock may move: a duration, or a time. The clock has this time in the end. */
   readonly until?: Duration | Date
@@ -45,11 +55,11 @@ const noJitter = 0.5
 
 /**
  * Runs all jobs that are ready in these queues, and those that become ready meanwhile, until nothing is left to do. Without
- * `clock`, scheduled jobs stay scheduled.
+ * `clock`, scheduled jobs stay scheduled. Schedules whose slot is due fire.
  */
-export async function drain<const Queues extends readonly (string | AnyDefinition | Queue)[]>(
+export async function drain<const Queues extends readonly QueueReference[]>(
   holdfast: Holdfast,
-  pairs: { readonly [I in keyof Queues]: Pair<Queues[I]> },
+  pairs: Pairs<Queues>,
   options: DrainOptions = {},
 ): Promise<DrainReport> {
   checkOptions(options, 'drain options', [...runOptionNames, 'clock', 'until', 'maxJobs', 'concurrency'])
@@ -72,30 +82,17 @@ export async function drain<const Queues extends readonly (string | AnyDefinitio
 }
 
 /** Runs the one job that a claim takes now, and returns its record. Fails if none is ready. */
-export function runOnce<Out, Result>(
+export async function runOnce<Payload = unknown, Result = unknown, const Q extends QueueReference = QueueReference>(
   holdfast: Holdfast,
-  // biome-ignore lint/suspicious/noExplicitAny: what goes in and what is read later do not matter to a handler
-  queue: QueueDefinition<any, Out, Result, any> | Queue<any, Out, Result, any>,
-  handler: Handler<Out, Result> | HandlerModule,
-  options?: RunOnceOptions,
-): Promise<RunRecord<Out, Result>>
-export function runOnce<Payload = unknown, Result = unknown>(
-  holdfast: Holdfast,
-  queue: string,
-  handler: Handler<Payload, Result> | HandlerModule,
-  options?: RunOnceOptions,
-): Promise<RunRecord<Payload, Result>>
-export async function runOnce(
-  holdfast: Holdfast,
-  queue: unknown,
-  handler: unknown,
+  queue: Q,
+  handler: Stated<Q, Handler<Payload, Result>, HandlerOf<Q>> | HandlerModule,
   options: RunOnceOptions = {},
-): Promise<RunRecord> {
+): Promise<RunRecord<Stated<Q, Payload, OutOf<Q>>, Stated<Q, Result, ResultOf<Q>>>> {
   checkOptions(options, 'runOnce options', runOptionNames)
   const plan = toPlan([[queue, handler]], { ...options, concurrency: 1, sweep: false })
   await options.gate?.watch()
   const [run] = await runAll(holdfast, plan, { concurrency: 1, runsMax: 1, moreReady: async () => false })
-  if (run) return run
+  if (run) return run as RunRecord<Stated<Q, Payload, OutOf<Q>>, Stated<Q, Result, ResultOf<Q>>>
   const [name] = plan.queues.keys()
   if (options.gate && !(await options.gate.state()).open)
     throw new AssertionError({ message: `Nothing runs: gate ${options.gate.name} is closed.`, stackStartFn: runOnce })
@@ -131,7 +128,11 @@ async function runAll(
   return records.all()
 }
 
-/** Moves time to the next due job; false if there is none, or it is due after `untilAt`. */
+/**
+ * Moves time to the next due job, or to the next slot of a schedule if that comes first; false if there is none, or it is due
+ * after `untilAt`. Schedules have no end, so their slots count only if `untilAt` is one. A slot of a queue that is not served
+ * counts too: at a later time it would have been missed.
+ */
 async function moveOn(
   holdfast: Holdfast,
   clock: VirtualClock,
@@ -139,15 +140,16 @@ async function moveOn(
   untilAt: number,
 ): Promise<boolean> {
   const due = await nextDue(holdfast, queues)
-  const isInTime = due !== null && due.getTime() <= untilAt
-  if (!isInTime) {
+  const slot = Number.isFinite(untilAt) ? await nextSlot(holdfast) : null
+  const next = Math.min(due?.getTime() ?? Number.POSITIVE_INFINITY, slot?.getTime() ?? Number.POSITIVE_INFINITY)
+  if (next === Number.POSITIVE_INFINITY || next > untilAt) {
     if (Number.isFinite(untilAt)) clock.advanceTo(untilAt)
     return false
   }
-  clock.advanceTo(due)
+  clock.advanceTo(next)
   await holdfast.sweep()
   const stillDue = await nextDue(holdfast, queues)
-  if (stillDue && stillDue.getTime() <= due.getTime())
+  if (stillDue && stillDue.getTime() <= next && next === due?.getTime())
     throw new HoldfastError(
       'INVALID_OPTION',
       'This Holdfast runs on another clock; give drain the one it was opened on.',

@@ -5,8 +5,7 @@ import { inspect } from 'node:util'
 import type { JobInfo } from '../client/job-info.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { checkInteger, checkOptions, checkTime } from '../job/names.ts'
-import { type AnyDefinition, type QueueDefinition, toDefinition } from '../queue/definition.ts'
-import { Queue } from '../queue/queue.ts'
+import { type PayloadOf, type QueueReference, type Stated, toQueueName } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import { listed, storeTime, waitingJobs } from './waiting.ts'
 
@@ -41,35 +40,27 @@ export interface ExpectedJob<Payload = unknown> {
 /** A job that is ready, held by a limit or scheduled, with its payload as it was enqueued. */
 export type WaitingJob<Payload = unknown> = Omit<JobInfo, 'payload'> & { readonly payload: Payload }
 
+type Found<Payload> = [WaitingJob<Payload>, ...WaitingJob<Payload>[]]
+
 const expectedNames: readonly (keyof ExpectedJob)[] = [
   ...(['payload', 'count', 'state', 'id', 'delay', 'runAt', 'startBefore', 'priority'] as const),
   ...(['attempts', 'timeout', 'dedup', 'idempotencyKey', 'limitKey', 'headers'] as const),
 ]
 
 /** Asserts that such jobs are ready, held by a limit or scheduled. Returns them in the order in which they will run. */
-export function expectEnqueued<In>(
+export async function expectEnqueued<Payload = unknown, const Q extends QueueReference = QueueReference>(
   holdfast: Holdfast,
-  // biome-ignore lint/suspicious/noExplicitAny: only the input type of the payload matters here
-  queue: QueueDefinition<In, any, any, any> | Queue<In, any, any, any>,
-  expected?: ExpectedJob<NoInfer<In>>,
-): Promise<[WaitingJob<In>, ...WaitingJob<In>[]]>
-export function expectEnqueued<Payload = unknown>(
-  holdfast: Holdfast,
-  queue: string,
-  expected?: ExpectedJob<Payload>,
-): Promise<[WaitingJob<Payload>, ...WaitingJob<Payload>[]]>
-export async function expectEnqueued(
-  holdfast: Holdfast,
-  queue: string | AnyDefinition | Queue,
-  expected: ExpectedJob = {},
-): Promise<WaitingJob[]> {
+  queue: Q,
+  expected: ExpectedJob<Stated<Q, Payload, PayloadOf<Q>>> = {},
+): Promise<Found<Stated<Q, Payload, PayloadOf<Q>>>> {
   checkOptions(expected, 'what is expected', expectedNames)
   const count = expected.count === undefined ? null : checkInteger(expected.count, 'count', 1, 1_000_000)
-  const { name } = queue instanceof Queue ? queue : toDefinition(queue)
-  const isMatch = matcherOf(expected)
+  const name = toQueueName(queue)
+  const isMatch = matcherOf(expected as ExpectedJob)
   const jobs = await waitingJobs(holdfast, name)
   const found = jobs.filter(isMatch)
-  if (count === null ? found.length > 0 : found.length === count) return found
+  if (count === null ? found.length > 0 : found.length === count)
+    return found as unknown as Found<Stated<Q, Payload, PayloadOf<Q>>>
   const elsewhere = jobs.length === 0 ? await waitingJobs(holdfast) : []
   const { count: _, ...like } = expected
   const wanted = `${count ?? 'at least one'} job${(count ?? 1) === 1 ? '' : 's'} in queue ${name}${likeText(like)}`
@@ -86,8 +77,8 @@ export async function expectEnqueued(
 }
 
 /** Asserts that nothing is ready, held by a limit or scheduled, in this queue or in any. */
-export async function expectNothingEnqueued(holdfast: Holdfast, queue?: string | AnyDefinition | Queue): Promise<void> {
-  const name = queue instanceof Queue ? queue.name : queue && toDefinition(queue).name
+export async function expectNothingEnqueued(holdfast: Holdfast, queue?: QueueReference): Promise<void> {
+  const name = queue === undefined ? undefined : toQueueName(queue)
   const jobs = await waitingJobs(holdfast, name)
   if (jobs.length === 0) return
   const where = name === undefined ? 'any queue' : `queue ${name}`

@@ -6,14 +6,15 @@ import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
 import type { Costs } from '../job/record.ts'
 import { encodeWake } from '../job/stored.ts'
-import { type AnyDefinition, type QueueDefinition, toDefinition } from '../queue/definition.ts'
+import type { AnyDefinition, QueueDefinition } from '../queue/definition.ts'
 import type { Effects } from '../queue/effects.ts'
 import { prepareJob, validate } from '../queue/prepare.ts'
-import { Queue } from '../queue/queue.ts'
+import { type QueueHandle, type QueueReference, toDefinition } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import { checkProgress, extendRule, Job, type JobContext } from '../worker/job.ts'
+import { effectsOf } from '../worker/staged-effects.ts'
 
 export interface HandlerJobOptions {
   readonly id?: string
@@ -50,7 +51,7 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
 
   /** The effects that would be applied when the job is settled. */
   get staged(): Required<Effects> {
-    return this.effects.all() as Required<Effects>
+    return effectsOf.all(this.effects) as Required<Effects>
   }
 
   /** Everything that was logged. */
@@ -82,7 +83,7 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
 /** The payload is that of an enqueue; the handler gets the output of its schema. */
 export function handlerJob<In, Out, Result>(
   // biome-ignore lint/suspicious/noExplicitAny: the output type of the result does not matter to a handler
-  queue: QueueDefinition<In, Out, Result, any> | Queue<In, Out, Result, any>,
+  queue: QueueDefinition<In, Out, Result, any> | QueueHandle<In, Out, Result, any>,
   payload: In,
   options?: HandlerJobOptions,
 ): HandlerJob<Out, Result>
@@ -91,13 +92,9 @@ export function handlerJob<Payload = unknown, Result = unknown>(
   payload: Payload,
   options?: HandlerJobOptions,
 ): HandlerJob<Payload, Result>
-export function handlerJob(
-  queue: string | AnyDefinition | Queue,
-  payload: unknown,
-  options: HandlerJobOptions = {},
-): HandlerJob {
+export function handlerJob(queue: QueueReference, payload: unknown, options: HandlerJobOptions = {}): HandlerJob {
   checkOptions(options, 'options of a handler job', optionNames)
-  const definition = queue instanceof Queue ? queue.definition : toDefinition(queue)
+  const definition = toDefinition(queue)
   const claimed = toClaimed(definition, payload, options)
   const raw = decodeJson(claimed.payload)
   const schema = definition.payloadSchema

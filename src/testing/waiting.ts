@@ -42,6 +42,13 @@ export async function nextDue(holdfast: Holdfast, queues: readonly string[] | nu
   return first ?? null
 }
 
+/** The next slot of any schedule. */
+export async function nextSlot(holdfast: Holdfast): Promise<Date | null> {
+  const slots = (await holdfast.schedules()).flatMap(({ nextAt }) => nextAt ?? [])
+  const [first] = slots.sort((a, b) => a.getTime() - b.getTime())
+  return first ?? null
+}
+
 /** One line each, the first ones only. */
 export function listed(jobs: readonly JobInfo[], now: number): string {
   const lines = jobs.slice(0, shownMax).map((job) => `  ${lineOf(job, now)}`)

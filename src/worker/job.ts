@@ -52,6 +52,11 @@ export function checkProgress(value: number, message: string | null): void {
 /** Known by every copy of this package. */
 const delivered = Symbol.for('holdfast.Job.delivered')
 
+/** The result may be left out only if the queue declares none. */
+type OutcomeArguments<Result> = undefined extends Result
+  ? [result?: Result, options?: OutcomeOptions]
+  : [result: Result, options?: OutcomeOptions]
+
 export class Job<Payload = unknown, Result = unknown> {
   readonly payload: Payload
   readonly #context: JobContext
@@ -160,7 +165,8 @@ export class Job<Payload = unknown, Result = unknown> {
   }
 
   /** Return this if the job is done, with a label such as `saved` or `duplicate`. */
-  outcome(label: string, result?: Result, options?: OutcomeOptions): Outcome<Result> {
+  outcome(label: string, ...rest: OutcomeArguments<Result>): Outcome<Result> {
+    const [result, options] = rest
     return outcome(label, result, options)
   }
 

@@ -16,7 +16,7 @@ import { type Define, prepareEffects, requireCapable, together } from '../queue/
 import { validate } from '../queue/prepare.ts'
 import type { Capabilities, ClaimedJob } from '../store/store.ts'
 import { type Fate, isFate, type Offer } from './fate.ts'
-import { StagedEffects } from './staged-effects.ts'
+import { effectsOf, type StagedEffects } from './staged-effects.ts'
 import { ThreadCrashed } from './threads/thread-crashed.ts'
 
 /** What a settlement of a run is made from. */
@@ -155,8 +155,8 @@ function doneWith(result: unknown, labels: Labels, facts: SettlementFacts): Sett
 }
 
 async function prepared(staged: StagedEffects, { capabilities, define }: SettlementFacts): Promise<EffectSet | null> {
-  const here = await prepareEffects(staged.all(), capabilities, define)
-  const adopted = StagedEffects.adoptedIn(staged)
+  const here = await prepareEffects(effectsOf.all(staged), capabilities, define)
+  const adopted = effectsOf.adopted(staged)
   return adopted ? together(requireCapable(adopted, capabilities), here) : here
 }
 

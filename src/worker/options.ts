@@ -4,8 +4,8 @@ import { availableParallelism, hostname } from 'node:os'
 import { HoldfastError } from '../errors.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { checkBoolean, checkInteger, checkNumber, checkOptions, checkWorkerName } from '../job/names.ts'
-import { type AnyDefinition, defineQueue, isDefinition, type QueueDefinition } from '../queue/definition.ts'
-import { Queue } from '../queue/queue.ts'
+import type { AnyDefinition } from '../queue/definition.ts'
+import { type OutOf, type QueueReference, type ResultOf, toDefinition } from '../queue/reference.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
 import type { OpenGate } from './claim-loop.ts'
@@ -16,8 +16,14 @@ import type { ThreadOptions } from './threads/thread-pool.ts'
 
 export type Handler<Payload = unknown, Result = unknown> = (
   job: Job<Payload, Result>,
-  // biome-ignore lint/suspicious/noConfusingVoidType: a handler may return nothing at all
-) => Result | Fate<Result> | void | Promise<Result | Fate<Result> | void>
+) => Returned<Result> | Promise<Returned<Result>>
+
+/** A handler may return nothing only if its queue declares no result. */
+// biome-ignore lint/suspicious/noConfusingVoidType: the handler returns nothing at all
+type Returned<Result> = Result | Fate<Result> | (undefined extends Result ? void : never)
+
+/** The handler of a queue: `HandlerOf<typeof mail>`. */
+export type HandlerOf<Q> = Handler<OutOf<Q>, ResultOf<Q>>
 
 /** A module whose default export is the handler; it runs in a pool of threads. */
 export type HandlerModule = URL
@@ -61,19 +67,24 @@ export interface WorkOptions {
   readonly threads?: ThreadsOption
 }
 
-type DefinitionOf<Q> =
-  Q extends Queue<infer In, infer Out, infer Result, infer ResultOut> ? QueueDefinition<In, Out, Result, ResultOut> : Q
-type OutOf<Q> =
-  DefinitionOf<Q> extends QueueDefinition<infer _In, infer Out, infer _Result, infer _ResultOut> ? Out : unknown
-type ResultOf<Q> =
-  DefinitionOf<Q> extends QueueDefinition<infer _In, infer _Out, infer Result, infer _ResultOut> ? Result : unknown
-
 /** A queue with its handler. */
 export type Pair<Q = AnyDefinition> = readonly [
   queue: Q,
-  handler: Handler<OutOf<Q>, ResultOf<Q>> | HandlerModule,
+  handler: HandlerOf<Q> | HandlerModule,
   options?: QueueWorkOptions,
 ]
+
+export type Pairs<Queues> = { readonly [I in keyof Queues]: Pair<Queues[I]> }
+
+/**
+ * What `work` takes second. With a queue it is the handler, with pairs the options. In the latter case nothing can be inferred
+ * for `Q`, which then is every `QueueReference`.
+ */
+export type HandlerOrOptions<Payload, Result, Q> = [QueueReference] extends [Q]
+  ? Handler<Payload, Result> | HandlerModule | WorkOptions
+  : Q extends '*'
+    ? Handler<Payload, Result>
+    : (Q extends string ? Handler<Payload, Result> : HandlerOf<Q>) | HandlerModule
 
 export interface ServedQueue {
   readonly definition: AnyDefinition
@@ -101,7 +112,7 @@ const optionNames: readonly (keyof WorkOptions)[] = [
   ...(['concurrency', 'lease', 'middleware', 'name', 'unwind', 'gate', 'sweep', 'threads'] as const),
 ]
 
-export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOptions): Plan {
+export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOptions = {}): Plan {
   checkOptions(options, 'work options', optionNames)
   const { concurrency = defaults.concurrency, unwind = defaults.unwindMs, middleware = [], sweep = true } = options
   const most = checkInteger(concurrency, 'concurrency', 1, bounds.concurrencyMax)
@@ -131,7 +142,7 @@ export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOpti
 
 function toServed(pair: readonly unknown[], most: number, threadsOfAll: ThreadsOption | undefined): ServedQueue {
   if (!Array.isArray(pair)) throw invalid('queues', `A queue and its handler are a pair; got ${show(pair)}.`)
-  const [queue, handler, options = {}] = pair as [unknown, unknown, QueueWorkOptions?]
+  const [queue, handler, options = {}] = pair as [QueueReference, unknown, QueueWorkOptions?]
   checkOptions(options, 'options of a queue', ['weight', 'concurrency', 'threads'])
   const { weight = 1, concurrency = most, threads = threadsOfAll } = options
   const checked = checkHandler(handler, { mayBeModule: true })
@@ -140,7 +151,7 @@ function toServed(pair: readonly unknown[], most: number, threadsOfAll: ThreadsO
   const checkedThreads = toThreads(threads)
   const limit = checkInteger(concurrency, 'concurrency', 1, bounds.concurrencyMax)
   return {
-    definition: definitionOf(queue),
+    definition: toDefinition(queue),
     handler: checked,
     weight: checkNumber(weight, 'weight', 0.001, 1_000),
     limit: typeof checked === 'function' ? limit : Math.min(limit, checkedThreads.count),
@@ -149,17 +160,12 @@ function toServed(pair: readonly unknown[], most: number, threadsOfAll: ThreadsO
 }
 
 function toThreads(threads: ThreadsOption = {}): ThreadOptions {
-  const { count = availableParallelism(), maxMemoryMb } = typeof threads === 'object' ? threads : { count: threads }
   if (typeof threads === 'object') checkOptions(threads, 'threads', ['count', 'maxMemoryMb'])
+  const { count = availableParallelism(), maxMemoryMb } = typeof threads === 'object' ? threads : { count: threads }
   return {
     count: checkInteger(count, 'threads', 1, bounds.threadsMax),
     maxMemoryMb: maxMemoryMb === undefined ? null : checkInteger(maxMemoryMb, 'threads.maxMemoryMb', 16, 1_048_576),
   }
-}
-
-function definitionOf(queue: unknown): AnyDefinition {
-  if (queue instanceof Queue) return queue.definition
-  return isDefinition(queue) ? queue : defineQueue(queue as string)
 }
 
 function checkHandler(handler: unknown, { mayBeModule }: { readonly mayBeModule: boolean }): Handler | HandlerModule {

@@ -25,6 +25,7 @@ import type { Costs } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import type { Define } from '../queue/effects.ts'
+import { emitEnqueued } from '../queue/enqueued-event.ts'
 import { isUnreadable, readPayload, validate } from '../queue/prepare.ts'
 import { type Duration, span, toMs } from '../runtime/duration.ts'
 import type { Capabilities, ClaimedJob, SettleAnswer } from '../store/store.ts'
@@ -379,7 +380,12 @@ export class Run implements JobContext, SettlementFacts {
         return
       }
     } else if ('failed' in answer) this.#emitFailed(toError(answer.failed), answer.state)
-    else this.#emitSettled(this.#settlement as Settlement, answer.state, answer.runAt)
+    else {
+      const settlement = this.#settlement as Settlement
+      if ('effects' in settlement && settlement.effects)
+        emitEnqueued(events, settlement.effects.enqueue, answer.enqueued)
+      this.#emitSettled(settlement, answer.state, answer.runAt)
+    }
     this.#end()
   }
 

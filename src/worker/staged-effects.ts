@@ -3,16 +3,29 @@
 // That happens when a handler returns before a promise of its own has ended, or goes on after its signal.
 
 import { HoldfastError } from '../errors.ts'
+import { checkObject, checkOptions } from '../job/names.ts'
 import type { EffectSet } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
-import type { AnyDefinition, QueueDefinition } from '../queue/definition.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
 import type { EnqueueOptions } from '../queue/prepare.ts'
+import type { PayloadOf, QueueReference } from '../queue/reference.ts'
 import type { SqlStatement } from '../queue/sql-statement.ts'
-import type { Duration } from '../runtime/duration.ts'
+import { type Duration, show } from '../runtime/duration.ts'
 
 type Headers = Readonly<Record<string, string>>
-type PayloadOf<Q> = Q extends QueueDefinition<infer In, infer _Out, infer _Result, infer _ResultOut> ? In : unknown
+
+/** What the worker does with staged effects. It is kept apart from them, so that handlers see only what is theirs. */
+interface EffectsOf {
+  /** All effects that were staged here, each kind in the order in which it is written. */
+  all(staged: StagedEffects): Effects
+  /** Adds effects that were staged and prepared in a thread. */
+  adopt(staged: StagedEffects, prepared: EffectSet): void
+  adopted(staged: StagedEffects): EffectSet | null
+  /** Changes the headers of the follow-up jobs that were staged so far, for example to add the trace of this run. */
+  takeAlong(staged: StagedEffects, headersOf: (headers: Headers) => Headers): void
+}
+
+export let effectsOf: EffectsOf
 
 export class StagedEffects {
   readonly #jobId: string
@@ -31,17 +44,15 @@ export class StagedEffects {
     this.#isOpen = isOpen
   }
 
-  enqueue<Q extends string | AnyDefinition>(
-    queue: Q,
-    payload: PayloadOf<Q>,
-    options: Omit<EnqueueOptions, 'tx'> = {},
-  ): void {
+  enqueue<Q extends QueueReference>(queue: Q, payload: PayloadOf<Q>, options: Omit<EnqueueOptions, 'tx'> = {}): void {
     this.#requireOpen()
+    checkObject(options, 'the options of a follow-up')
     this.#enqueue.push({ ...options, queue, payload })
   }
 
   put(key: string, value: unknown, options: { readonly ttl?: Duration } = {}): void {
     this.#requireOpen()
+    checkOptions(options, 'put options', ['ttl'])
     this.#put.push({ ...options, key, value })
   }
 
@@ -53,45 +64,46 @@ export class StagedEffects {
   /** One statement on your own tables, on SQL stores: its text and values, or the statement of a query builder. */
   sql(text: string, values?: readonly unknown[]): void
   sql(statement: SqlStatement): void
-  sql(statement: string | SqlStatement, values: readonly unknown[] = []): void {
+  sql(statement: string | SqlStatement, values?: readonly unknown[]): void {
     this.#requireOpen()
-    this.#sql.push(typeof statement === 'string' ? { text: statement, values } : statement)
+    if (values !== undefined && (typeof statement !== 'string' || !Array.isArray(values))) {
+      const wanted = 'effects.sql takes a text and an array of its values, or a statement that has its values'
+      throw new HoldfastError('INVALID_OPTION', `${wanted}; got ${show(values)} as values.`, { option: 'values' })
+    }
+    this.#sql.push(typeof statement === 'string' ? { text: statement, values: values ?? [] } : statement)
   }
 
-  /** All effects that were staged here, each kind in the order in which it is written. */
-  all(): Effects {
-    return { enqueue: this.#enqueue, put: this.#put, delete: this.#delete, sql: this.#sql }
+  #takeAlong(headersOf: (headers: Headers) => Headers): void {
+    this.#enqueue = this.#enqueue.map((job) => {
+      const { headers = {} } = job
+      const changed = headersOf(headers)
+      return changed === headers ? job : { ...job, headers: changed }
+    })
+    if (this.#adopted === null) return
+    const enqueue = this.#adopted.enqueue.map((job) => {
+      const { headers } = decodeExtras(job.headers)
+      const changed = headersOf(headers)
+      return changed === headers ? job : { ...job, headers: JSON.stringify(changed) }
+    })
+    this.#adopted = { ...this.#adopted, enqueue }
+  }
+
+  static {
+    effectsOf = {
+      all: (staged) => ({
+        ...{ enqueue: staged.#enqueue, put: staged.#put, delete: staged.#delete, sql: staged.#sql },
+      }),
+      adopt: (staged, prepared) => {
+        staged.#adopted = prepared
+      },
+      adopted: (staged) => staged.#adopted,
+      takeAlong: (staged, headersOf) => staged.#takeAlong(headersOf),
+    }
   }
 
   #requireOpen(): void {
     if (this.#isOpen()) return
     const sentence = `Job ${this.#jobId} has ended in this worker, so no effect can be added. Await all work before the handler returns.`
     throw new HoldfastError('INVALID_STATE', sentence, { id: this.#jobId })
-  }
-
-  // For the worker. Handlers cannot call these.
-
-  static adopt(staged: StagedEffects, prepared: EffectSet): void {
-    staged.#adopted = prepared
-  }
-
-  static adoptedIn(staged: StagedEffects): EffectSet | null {
-    return staged.#adopted
-  }
-
-  /** Changes the headers of the follow-up jobs that were staged so far, for example to add the trace of this run. */
-  static takeAlong(staged: StagedEffects, headersOf: (headers: Headers) => Headers): void {
-    staged.#enqueue = staged.#enqueue.map((job) => {
-      const { headers = {} } = job
-      const changed = headersOf(headers)
-      return changed === headers ? job : { ...job, headers: changed }
-    })
-    if (staged.#adopted === null) return
-    const enqueue = staged.#adopted.enqueue.map((job) => {
-      const { headers } = decodeExtras(job.headers)
-      const changed = headersOf(headers)
-      return changed === headers ? job : { ...job, headers: JSON.stringify(changed) }
-    })
-    staged.#adopted = { ...staged.#adopted, enqueue }
   }
 }

@@ -148,7 +148,7 @@ export function batchTests(inWorld: InWorld): void {
           const mail = defineQueue('mail', { payload: z.object({ to: z.string() }) })
           const items = [
             { queue: mail, payload: { to: 'a' } },
-            { queue: mail, payload: { to: 1 } },
+            { queue: mail, payload: { to: 1 as never } },
           ]
           await rejects(holdfast.batch({ name: 'wrong', key: 'w' }, items), 'INVALID_PAYLOAD', { index: 1 })
           assert.equal((await (await holdfast.getBatch({ key: 'w' }))?.progress())?.state, 'open')

@@ -26,6 +26,7 @@ import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueKeysTests } from './enqueue-keys.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
+import { enqueuedEventTests } from './enqueued-events.ts'
 import { explainTests } from './explain.ts'
 import { foreignStateTests } from './foreign-state.ts'
 import { fuzzTests } from './fuzz.ts'
@@ -67,6 +68,7 @@ export type Topic = (inWorld: InWorld, store: StoreUnderTest) => void
 
 export const topics: readonly Topic[] = [
   ...[enqueueTests, enqueueManyTests, dedupTests, dedupScopeTests, idempotencyTests, schedulingTests, scheduleTests],
+  enqueuedEventTests,
   ...[
     claimTests,
     claimOrderTests,

@@ -18,6 +18,22 @@ export function resultTests(inWorld: InWorld): void {
     )
 
     test(
+      'that takes too long says the state of the job and its last error',
+      inWorld(async ({ holdfast }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const early = await rejects(holdfast.result(id, { timeout: 5 }), 'WAIT_TIMEOUT', {
+          state: 'ready',
+          error: null,
+        })
+        assert.match(early.message, /It is ready\./)
+        await (await claimOne(holdfast, 'mail')).retry(new Error('no answer'), { delay: '1h' })
+        const error = await rejects(holdfast.result(id, { timeout: 5 }), 'WAIT_TIMEOUT', { state: 'scheduled' })
+        assert.match(error.message, /It is scheduled; its last attempt failed: no answer\./)
+        assert.equal((error.facts['error'] as Error).message, 'no answer')
+      }),
+    )
+
+    test(
       'ends at once in the process that settles the job',
       inWorld(async ({ holdfast }) => {
         const { id } = await holdfast.queue('mail').enqueue(1)

@@ -248,7 +248,7 @@ export const faults: Readonly<Record<string, Break>> = {
 
   'a completion that is enqueued twice': (store) => {
     const finished: FinishedBatch[] = []
-    store.subscribe({ onFinished: (each) => finished.push(each) })
+    store.subscribe({ onFinished: ({ completion: _, ...each }) => finished.push(each) })
     return {
       settle: async (requests) => {
         const answers = await store.settle(requests)

@@ -44,7 +44,7 @@ export class World {
     this.#store = store
     this.#clock = clock
     this.#watch = new WatchCheck(store)
-    store.subscribe({ onFinished: (finished) => this.#finished.push(finished) })
+    store.subscribe({ onFinished: ({ completion: _, ...finished }) => this.#finished.push(finished) })
     this.#models = [new Model(clock.now(), { admitsLate: !store.claimsFollowEnqueues })]
   }
 

@@ -42,6 +42,33 @@ function stderrOf(t: TestContext, act: (events: Events) => void): string[] {
   return lines
 }
 
+test('the first failed attempt of a queue is a warning with the error and the next attempt; later ones are not', (t) => {
+  const runAt = new Date('2030-01-01T00:00:10Z')
+  const retrying = {
+    ...run,
+    attempt: 1,
+    ending: 'failed',
+    error: { message: 'refused', name: 'Error' },
+    runAt,
+  } as const
+  const lines = stderrOf(t, (events) => {
+    for (const queue of ['mail', 'mail', 'other']) events.emit('job.retrying', { ...retrying, queue })
+  })
+  assert.equal(lines.length, 2)
+  assert.match(
+    lines[0] ?? '',
+    /warn: Attempt 1 of 5 of job \S+ of queue mail failed: refused\. The next attempt is scheduled/,
+  )
+  assert.match(lines[1] ?? '', /of queue other/)
+  const { events, written, logger } = setup()
+  logTo(events, logger)
+  for (const _ of [1, 2]) events.emit('job.retrying', retrying)
+  assert.deepEqual(
+    written.map(([level]) => level),
+    ['warn', 'info'],
+  )
+})
+
 test('a logger gets a sentence and its fields, at the level of the event', () => {
   const { events, written, logger } = setup()
   logTo(events, logger)
@@ -125,6 +152,7 @@ test('without a logger stderr shows what needs attention, one line each', (t) =>
     /warn: In thread 7 of queue mail, job j1, which had ended, threw .*: late\. Job j2 continues\. The thread is not used again\./,
     /warn: In thread 7 of queue mail, job j1, which had ended, ended the thread: late\. Job j2 is released\./,
     /warn: In thread 7 of queue mail, code that belongs to no job threw .*: late\. The thread is not used again\./,
+    /warn: Attempt 5 of 5 of job .* of queue mail failed: refused\./,
   ]
   assert.equal(lines.length, wanted.length, lines.join(''))
   for (const [index, pattern] of wanted.entries()) {

@@ -470,7 +470,7 @@ function enqueueing(options: EnqueueOptions): Redefined {
   }
 }
 
-function adding(options: EnqueueOptions): Redefined {
+function adding(options: Omit<EnqueueOptions, 'tx'>): Redefined {
   return {
     says: Object.keys(options).length === 0 ? 'add_items' : commit,
     async run(holdfast) {

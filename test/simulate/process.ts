@@ -8,7 +8,7 @@ import { defineQueue } from '../../src/queue/definition.ts'
 import type { Timers } from '../../src/runtime/clock.ts'
 import type { Store } from '../../src/store/store.ts'
 import type { Job } from '../../src/worker/job.ts'
-import { toPlan } from '../../src/worker/options.ts'
+import { type Pair, toPlan } from '../../src/worker/options.ts'
 import type { MakeLoop, Worker } from '../../src/worker/worker.ts'
 import { enqueueMany, enqueueOne, enqueuePurgeable } from '../torture/enqueues.ts'
 import { increment, interfere, pauseOwnQueue, putOwn, setPaused } from '../torture/interference.ts'
@@ -238,7 +238,7 @@ export class Process implements Watched {
       (queue) => [queue, (job: never) => handle(scene, job)] as const,
     )
     const options = { name: this.name, concurrency: plan.concurrency, lease: leaseMs, unwind: unwindMs }
-    if (makeLoop === undefined) return this.holdfast.work(pairs as never, options)
+    if (makeLoop === undefined) return this.holdfast.work(pairs as unknown as Pair[], options)
     const ways = { makeLoop, random: () => this.random.fraction() }
     return internalsOf(this.holdfast).startWorker(toPlan(pairs as never, options), ways)
   }

@@ -2,7 +2,7 @@
 import assert, { AssertionError } from 'node:assert/strict'
 import test from 'node:test'
 import { z } from 'zod'
-import { defineQueue, type Holdfast, open, Permanent } from '../../src/index.ts'
+import { defineQueue, type HandlerOf, type Holdfast, open, Permanent } from '../../src/index.ts'
 import { drain, openInMemory, runOnce, VirtualClock } from '../../src/testing/index.ts'
 import { testDatabase } from '../support/postgres.ts'
 
@@ -109,7 +109,7 @@ for (const [store, setup] of Object.entries(stores)) {
           mails,
           (job) => {
             ran.push([job.payload.to, clock.now() - startedAt])
-            if (job.payload.to === 'late') return ran.length < 5 ? job.snooze('1h') : undefined
+            if (job.payload.to === 'late') return ran.length < 5 ? job.snooze('1h') : { sent: true }
             throw new Error('no answer')
           },
         ],
@@ -134,6 +134,37 @@ for (const [store, setup] of Object.entries(stores)) {
       ],
     )
     assert.equal((await holdfast.stats()).dead, 1)
+  })
+
+  test(`${store}: with the clock, every slot of a schedule until the end fires, exactly when it is due`, async () => {
+    await using world = await setup()
+    const { holdfast, clock } = world
+    const startedAt = clock.now()
+    await holdfast.schedule('mornings', { cron: '0 8 * * *', queue: mails, payload: { to: 'all' } })
+    await holdfast.schedule('unserved', { cron: '0 * * * *', queue: 'other' })
+    await holdfast.schedule('paused', { cron: '0 9 * * *', queue: mails, payload: { to: 'none' } })
+    await holdfast.pauseSchedule('paused')
+    const ran: [string, number][] = []
+    const handler: HandlerOf<typeof mails> = ({ payload, attempt }) => {
+      ran.push([payload.to, clock.now() - startedAt])
+      if (attempt === 1) throw new Error('no answer')
+      return { sent: true }
+    }
+    const hour = 3_600_000
+    const report = await drain(holdfast, [[mails, handler]], { clock, until: '48h' })
+    assert.deepEqual([report.retried, report.done], [2, 2])
+    assert.deepEqual(ran, [
+      ['all', 8 * hour],
+      ['all', 8 * hour + 10_000],
+      ['all', 32 * hour],
+      ['all', 32 * hour + 10_000],
+    ])
+    assert.equal(clock.now() - startedAt, 48 * hour)
+    assert.equal((await holdfast.stats('other')).ready, 48) // none was missed on the way
+    const again = await drain(holdfast, [[mails, handler]], { clock })
+    assert.deepEqual([again.runs.length, clock.now() - startedAt], [0, 48 * hour]) // a schedule has no end
+    clock.advance('8h')
+    assert.equal((await drain(holdfast, [[mails, () => ({ sent: true })]])).done, 1) // due without a clock
   })
 
   test(`${store}: without the clock, scheduled jobs are left waiting`, async () => {
@@ -161,7 +192,7 @@ for (const [store, setup] of Object.entries(stores)) {
     const run = await runOnce(holdfast, dates, ({ payload }) => ({ year: payload.at.getUTCFullYear() }))
     assert.deepEqual([run.outcome, run.result, run.payload.at], ['done', { year: 2031 }, new Date('2031-01-01')])
     await assert.rejects(
-      runOnce(holdfast, dates, () => undefined),
+      runOnce(holdfast, dates, () => ({ year: 1 })),
       (error: Error) => {
         assert.ok(error instanceof AssertionError)
         assert.match(
@@ -250,7 +281,7 @@ test('a clock that is not the store’s is refused instead of being moved withou
   await using world = await setup()
   const { holdfast } = world
   await holdfast.queue(mails).enqueue({ to: 'x' }, { delay: '1m' })
-  await assert.rejects(drain(holdfast, [[mails, () => undefined]], { clock: new VirtualClock(0) }), {
+  await assert.rejects(drain(holdfast, [[mails, () => ({ sent: true })]], { clock: new VirtualClock(0) }), {
     code: 'INVALID_OPTION',
   })
 })
@@ -262,7 +293,7 @@ test('time does not move for a paused queue, nor for queues without a handler', 
   await holdfast.queue(mails).enqueue({ to: 'x' }, { delay: '1m' })
   await holdfast.queue(receipts).enqueue({ for: 'x' }, { delay: '1m' })
   await holdfast.pause('mails')
-  assert.equal((await drain(holdfast, [[mails, () => undefined]], { clock })).runs.length, 0)
+  assert.equal((await drain(holdfast, [[mails, () => ({ sent: true })]], { clock })).runs.length, 0)
   assert.equal(clock.now(), startedAt)
   assert.equal((await drain(holdfast, [['*', () => undefined]], { clock })).done, 1)
 })
@@ -313,11 +344,11 @@ test('a handler may close its gate; while it is closed nothing runs', async () =
   const report = await drain(holdfast, [[mails, (job) => job.closeGate('expired')]], { gate })
   assert.deepEqual([report.released, report.runs.length, (await gate.state()).open], [1, 1, false])
   await assert.rejects(
-    runOnce(holdfast, mails, () => undefined, { gate }),
+    runOnce(holdfast, mails, () => ({ sent: true }), { gate }),
     /gate session is closed/,
   )
   await gate.open()
-  assert.equal((await drain(holdfast, [[mails, () => undefined]], { gate })).done, 2)
+  assert.equal((await drain(holdfast, [[mails, () => ({ sent: true })]], { gate })).done, 2)
 })
 
 test('a handler in a module runs in its thread', async () => {
@@ -334,16 +365,16 @@ test('a job that another caller has claimed is left alone', async () => {
   const { holdfast, clock } = world
   await holdfast.queue(mails).enqueueMany([{ payload: { to: 'a' } }, { payload: { to: 'b' } }])
   const [lease] = await holdfast.queue(mails).claim()
-  const report = await drain(holdfast, [[mails, () => undefined]], { clock })
+  const report = await drain(holdfast, [[mails, () => ({ sent: true })]], { clock })
   assert.deepEqual(
     report.runs.map(({ payload }) => payload),
     [{ to: 'b' }],
   )
   await assert.rejects(
-    runOnce(holdfast, mails, () => undefined),
+    runOnce(holdfast, mails, () => ({ sent: true })),
     /1 is running, leased elsewhere; 1 is done/,
   )
-  await lease?.done()
+  await lease?.done({ sent: true })
 })
 
 test('a drain whose client is closed meanwhile ends, and releases its running jobs', async () => {
@@ -356,7 +387,7 @@ test('a drain whose client is closed meanwhile ends, and releases its running jo
       async ({ signal }) => {
         started.resolve()
         await new Promise((resolve) => signal.addEventListener('abort', resolve))
-        signal.throwIfAborted()
+        throw signal.reason
       },
     ],
   ])
@@ -373,6 +404,7 @@ test('with virtual timers a timeout happens when the clock is moved', async () =
   const run = runOnce(holdfast, mails, async ({ signal }) => {
     started.resolve()
     await new Promise((resolve) => signal.addEventListener('abort', resolve))
+    return { sent: false }
   })
   await started.promise
   clock.advance('10m')

@@ -36,13 +36,9 @@ function oneQueue(holdfast: Holdfast): void {
   same<typeof worker, Worker>(true)
 
   holdfast.work(welcome, () => ({ sent: 'yes' }))
-  holdfast.work(welcome, () => undefined)
-  holdfast.work(welcome, () => {})
-  holdfast.work(welcome, async () => {})
   holdfast.work(welcome, (job) => job.snooze('5m'))
   holdfast.work(welcome, async (job) => (job.attempt > 1 ? job.release() : { sent: 'no' }))
   holdfast.work(welcome, (job) => job.outcome('saved', { sent: 'yes' }, { warning: 'late' }))
-  holdfast.work(welcome, (job) => job.outcome('skipped'))
   holdfast.work(welcome, new URL('file:///handler.js'), { threads: 2 })
 
   // @ts-expect-error: the handler sees a Date
@@ -96,7 +92,7 @@ function severalQueues(holdfast: Holdfast): void {
   holdfast.work([
     // @ts-expect-error: each pair is checked separately: n is a number
     [plain, (job) => job.payload.n.length],
-    [welcome, (job) => void job.payload.at.getTime()],
+    [welcome, (job) => ({ sent: job.payload.at.toISOString() })],
   ])
   holdfast.work([
     [plain, (job) => String(job.payload.n)],

@@ -22,6 +22,7 @@ import { prepareEffects } from '../../queue/effects.ts'
 import { show } from '../../runtime/duration.ts'
 import { isFate } from '../fate.ts'
 import { Job } from '../job.ts'
+import { effectsOf } from '../staged-effects.ts'
 import {
   type FromThread,
   isFateShape,
@@ -103,7 +104,8 @@ async function call(handler: (job: Job) => unknown, threadJob: ThreadJob, job: J
     threadJob.handlerEnded()
     const isOurs = isFate(returned)
     if (isOurs && !isFateShape(returned)) throw changedFate(returned)
-    const effects = await prepareEffects(Job.stagedIn(job)?.all(), anyStore)
+    const staged = Job.stagedIn(job)
+    const effects = await prepareEffects(staged ? effectsOf.all(staged) : undefined, anyStore)
     return { type: 'returned', job: no, returned, isFate: isOurs, effects, costs: Job.costsIn(job) }
   } catch (error) {
     // If the effects of a `Permanent` cannot be prepared, that error is sent instead.

@@ -25,7 +25,7 @@ import { RetryLater } from '../../lease/retry-later.ts'
 import { textOfBundled, textOfFile } from '../../runtime/thread-program.ts'
 import { adopt, release } from '../fate.ts'
 import { Job } from '../job.ts'
-import { StagedEffects } from '../staged-effects.ts'
+import { effectsOf } from '../staged-effects.ts'
 import { bundled } from './bundled.ts'
 import {
   type FormerJob,
@@ -268,7 +268,7 @@ export class Thread {
       for (const [name, amount] of Object.entries(message.costs ?? {})) current.job.cost(name, amount)
       if (message.type === 'threw') current.reject(toThrown(message.error))
       else {
-        if (message.effects) StagedEffects.adopt(current.job.effects, message.effects)
+        if (message.effects) effectsOf.adopt(current.job.effects, message.effects)
         current.resolve(message.isFate ? adopt(message.returned as never) : message.returned)
       }
     } catch (error) {

@@ -9,6 +9,7 @@
 import { isRefused } from '../../../errors.ts'
 import { type BatchRecord, completionJob, failsTooOften } from '../../../job/batch.ts'
 import { newId } from '../../../runtime/id.ts'
+import type { Enqueued, FinishedBatch } from '../../store.ts'
 import { list, parseList } from '../connection/columns.ts'
 import type { Database } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
@@ -95,6 +96,7 @@ function fold(db: Database, no: number): Promise<unknown> {
 async function decide(context: StoreContext, { no, record: seen }: Batch): Promise<void> {
   const completion = seen.onComplete && completionJob(seen.onComplete, completionOf(seen), newId())
   let afterCommit: AfterCommit = {}
+  let enqueued: FinishedBatch['completion']
   const outcome = await context.lanes.withLanesNow(async (ask) => {
     if (completion) ask([completion])
     return context.db.transact(async (tx) => {
@@ -110,14 +112,17 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
         const job = completionJob(batch.record.onComplete, completionOf(batch.record), newId())
         // A completion that is refused for another reason than its limit key is not enqueued. The batch is finished all the same.
         const added = await tx.attempt(() => addOrInsertDead(tx, context.lanes, [job], 'onComplete'))
-        if (!isRefused(added)) afterCommit = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
+        if (!isRefused(added)) {
+          afterCommit = { keyRefs: added.keyRefs, undeliverable: added.undeliverable }
+          enqueued = { ...(added.enqueued[0] as Enqueued), queue: job.queue }
+        }
       }
       return 'finished'
     })
   })
   if (outcome === 'gave up') await doChores(context, no)
   if (outcome !== 'finished') return
-  context.finished({ ...completionOf(seen), name: seen.name })
+  context.finished({ ...completionOf(seen), name: seen.name, ...(enqueued && { completion: enqueued }) })
   if (completion) {
     context.announce(countReady([completion]))
     await context.afterCommit(afterCommit)

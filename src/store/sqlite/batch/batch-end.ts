@@ -1,6 +1,7 @@
 // When items have ended, their batch may be finished, or too many of its items may have failed. This is checked after each
 // request, for every batch whose items the request changed.
 
+import { isRefused } from '../../../errors.ts'
 import { completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
 import { newId } from '../../../runtime/id.ts'
 import { enqueueAnyway } from '../enqueue.ts'
@@ -44,11 +45,13 @@ function finish(tx: SqliteTransaction, row: BatchRow): void {
   row.has_wait = 0
   tx.batches.forgetLanes()
   const completion = { batchId: row.id, state: row.is_cancelled ? 'cancelled' : 'done', round: row.round } as const
-  tx.finished.push({ ...completion, name: row.name })
+  const finished = { ...completion, name: row.name }
   const target = targetOf(row)
-  if (target === null) return
+  const job = target && completionJob(target, completion, newId())
   // A completion that is refused for another reason than its limit key is not enqueued, and the batch is finished all the same.
-  tx.attempt(() => enqueueAnyway(tx, completionJob(target, completion, newId()), 'onComplete'))
+  const enqueued = job && tx.attempt(() => enqueueAnyway(tx, job, 'onComplete'))
+  const isEnqueued = enqueued !== null && !isRefused(enqueued)
+  tx.finished.push(isEnqueued ? { ...finished, completion: { ...enqueued, queue: job?.queue ?? '' } } : finished)
 }
 
 function remove(tx: SqliteTransaction, row: BatchRow): void {

@@ -22,6 +22,7 @@ import { doctorTests } from './doctor.ts'
 import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
+import { enqueueKeysTests } from './enqueue-keys.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
 import { explainTests } from './explain.ts'
 import { foreignStateTests } from './foreign-state.ts'
@@ -99,7 +100,7 @@ export const topics: readonly Topic[] = [
     batchRaceTests,
     inboxTests,
   ],
-  ...[explainTests, foreignStateTests, pageBytesTests],
+  ...[explainTests, foreignStateTests, pageBytesTests, enqueueKeysTests],
 ]
 
 export interface ConformanceOptions {

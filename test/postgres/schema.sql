@@ -513,7 +513,7 @@ function cancel_running(p_no integer) returns SETOF uuid plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[]) plpgsql volatile
+function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_snapshot, p_ahead bigint, p_after bigint, p_queue text, p_states text[], p_ids uuid[], p_max integer, p_now bigint, p_seen integer, p_jobs_max integer, p_bytes_max integer) returns TABLE(until pg_snapshot, until_no bigint, ahead bigint, no bigint, at bigint, queue text, state text, ids uuid[], jobs integer) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -593,7 +593,7 @@ function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT stat
   set search_path=pg_catalog, pg_temp;
 function enqueue_in(p_jobs jsonb, p_opens boolean, p_now bigint) returns jsonb plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
-function enqueue_job(p_job jsonb, p_now bigint) returns jsonb plpgsql volatile
+function enqueue_job(p_job jsonb, p_now bigint, p_number bigint) returns jsonb plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
@@ -607,6 +607,13 @@ function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_atte
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function enqueue_set(p_request jsonb, p_numbers bigint[], p_now bigint) returns jsonb[] plpgsql volatile
+  set plan_cache_mode=force_generic_plan
+  set enable_seqscan=off
+  set enable_nestloop=off
+  set enable_mergejoin=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function error_text(p_error text) returns text plpgsql immutable;

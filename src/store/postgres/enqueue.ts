@@ -3,7 +3,8 @@
 // - one job that is ready at once, without a dedup, idempotency or limit key, of a known lane: `enqueue_one`, the cheapest
 //   statement;
 // - jobs that nothing can refuse and that hold no dedup or idempotency key: one set of columns (`enqueue_plain`);
-// - all others: JSON (`holdfast.enqueue`). The server takes the jobs one after the other, so they stay in order.
+// - all others: JSON (`holdfast.enqueue`). The server stores those that have only keys as a set, the others one after the other.
+//   Numbers are drawn in the order of the jobs, so they stay in order.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'

@@ -2,8 +2,8 @@
 //
 // - jobs that nothing can refuse and that have neither a dedup key nor an idempotency key are stored as one set
 //   (`enqueue-plain.ts`; one such job alone: `enqueue-one.ts`);
-// - the others are stored one after the other, each request as a whole. A request is refused with all its jobs, and never fails
-//   the other requests of the call.
+// - the others are stored request by request: the jobs of a request that have only keys as a set (`enqueue-set.ts`), all others
+//   one after the other. A request is refused with all its jobs, and never fails the other requests of the call.
 //
 // KEYS. A race over a dedup or idempotency key has one winner. The key is a row with a unique index. A second transaction that
 // inserts the same key waits for the first to commit or roll back, then looks again. That wait may be long where the first is a
@@ -23,8 +23,8 @@ $holdfast$;
 
 -- One job, with all its conditions. It names a lane, and was filled in by a client that knew the queue's definition by its
 -- epoch; or it names a queue, and is filled in here. Answers also which limit keys need an admission. A refusal is raised
--- (HF1xx), and the caller undoes what was done.
-create function holdfast.enqueue_job(p_job jsonb, p_now bigint) returns jsonb
+-- (HF1xx), and the caller undoes what was done. Its number was drawn before, or is drawn here.
+create function holdfast.enqueue_job(p_job jsonb, p_now bigint, p_number bigint default null) returns jsonb
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
 as $holdfast$
 declare
@@ -33,7 +33,7 @@ declare
   v_lane int;
   v_key text := p_job ->> 'dedupKey';
   v_scope text := p_job ->> 'dedupScope';
-  v_seq bigint := nextval('holdfast.number');
+  v_seq bigint := coalesce(p_number, nextval('holdfast.number'));
   v_due_at bigint := coalesce((p_job ->> 'runAt')::bigint, p_now + coalesce((p_job ->> 'delayMs')::bigint, 0));
   v_start_before bigint := (p_job ->> 'startBefore')::bigint;
   v_until bigint := case v_scope when 'window' then p_now + (p_job ->> 'windowMs')::bigint end;
@@ -153,7 +153,11 @@ declare
   v_request jsonb;
   v_job jsonb;
   v_answer jsonb;
-  v_added jsonb[]; -- appended in place; a jsonb would be copied for each job
+  v_added jsonb[]; -- filled in place; a jsonb would be copied for each job
+  v_numbers bigint[];
+  v_number bigint;
+  v_index int;
+  v_set_min constant int := 8; -- fewer jobs are faster one by one
   v_answers jsonb[] := '{}';
   v_code text;
   v_text text;
@@ -167,14 +171,16 @@ begin
     perform set_config('lock_timeout', '20ms', true);
   end if;
   -- 1. Lanes of the jobs that may be replaced.
-  perform holdfast.lock_lanes(array(
-    select j.lane
-      from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
-      join holdfast.queue q on q.name = u.job ->> 'name'
-      join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
-      join holdfast.job j on j.id = d.id and j.seq = d.seq
-     where u.job ? 'replace' and j.ready_xid is not null
-       and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
+  if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.replace))') then
+    perform holdfast.lock_lanes(array(
+      select j.lane
+        from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
+        join holdfast.queue q on q.name = u.job ->> 'name'
+        join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
+        join holdfast.job j on j.id = d.id and j.seq = d.seq
+       where u.job ? 'replace' and j.ready_xid is not null
+         and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
+  end if;
   v_now := holdfast.call_ms(p_now);
   -- 2. Which requests may be refused: those need a subtransaction. Jobs that name their queue do not say whether their limit
   --    keys are known.
@@ -190,15 +196,33 @@ begin
   for v_request in select request from jsonb_array_elements(p_requests) r(request) loop
     if not jsonb_path_exists(v_request, v_refusable) then
       v_added := '{}';
-      for v_job in select job from jsonb_array_elements(v_request) u(job) loop
-        v_added := array_append(v_added, holdfast.enqueue_job(v_job, v_now));
+      v_numbers := '{}';
+      if jsonb_array_length(v_request) >= v_set_min and v_request -> 0 ? 'lane' then
+        v_numbers := array(select nextval('holdfast.number') from generate_series(1, jsonb_array_length(v_request)));
+        v_added := holdfast.enqueue_set(v_request, v_numbers, v_now);
+      end if;
+      for v_job, v_number, v_index in
+        select u.job, u.number, u.i
+          from rows from (jsonb_array_elements(v_request), unnest(v_added, v_numbers)) with ordinality u(job, answer, number, i)
+         where u.answer is null order by u.i
+      loop
+        v_added[v_index] := holdfast.enqueue_job(v_job, v_now, v_number);
       end loop;
       v_answer := to_jsonb(v_added);
     else
       begin
         v_added := '{}';
-        for v_job in select job from jsonb_array_elements(v_request) u(job) loop
-          v_added := array_append(v_added, holdfast.enqueue_job(v_job, v_now));
+      v_numbers := '{}';
+        if jsonb_array_length(v_request) >= v_set_min and v_request -> 0 ? 'lane' then
+          v_numbers := array(select nextval('holdfast.number') from generate_series(1, jsonb_array_length(v_request)));
+          v_added := holdfast.enqueue_set(v_request, v_numbers, v_now);
+        end if;
+        for v_job, v_number, v_index in
+          select u.job, u.number, u.i
+            from rows from (jsonb_array_elements(v_request), unnest(v_added, v_numbers)) with ordinality u(job, answer, number, i)
+           where u.answer is null order by u.i
+        loop
+          v_added[v_index] := holdfast.enqueue_job(v_job, v_now, v_number);
         end loop;
         v_answer := to_jsonb(v_added);
       exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' then
@@ -207,7 +231,7 @@ begin
           v_text := coalesce(v_detail::jsonb ->> 'path', '');
         end if;
         v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',
-          'queue', v_job ->> 'name', 'index', cardinality(v_added)); -- as many as went before it
+          'queue', v_job ->> 'name', 'index', v_index - 1);
       end;
     end if;
     v_answers := array_append(v_answers, v_answer);

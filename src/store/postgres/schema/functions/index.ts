@@ -17,6 +17,7 @@ import { deleteJobs } from './delete.ts'
 import { enqueue } from './enqueue.ts'
 import { enqueueOne } from './enqueue-one.ts'
 import { enqueuePlain } from './enqueue-plain.ts'
+import { enqueueSet } from './enqueue-set.ts'
 import { enqueueSql } from './enqueue-sql.ts'
 import { fillIn } from './fill-in.ts'
 import { findLeased } from './find-leased.ts'
@@ -59,6 +60,7 @@ export const functions: readonly string[] = [
   openLanes,
   flush,
   enqueuePlain,
+  enqueueSet,
   enqueueOne,
   enqueue,
   moveWaiting,

@@ -37,6 +37,8 @@ const lookBackMs = 5_000
 const fullEveryMs = 60_000
 const batchesEveryMs = 5_000
 const definitionsEveryMs = 5_000
+/** A sweep is made so often also if nothing is found to be due (`schema/functions/sweep-due.ts`). */
+const sweepAnywayMs = 30_000
 /** How long a sweep waits for the lock of a lane; claims have it for a few milliseconds. */
 const laneMaxMs = 200
 /** How much later a rescue that was left out is tried again. */
@@ -59,6 +61,7 @@ export class Sweeps {
   #allLimitEventsAt = 0
   #allBatchesAt = 0
   #definitionsAt = 0
+  #anywayAt = 0
   /** The last batch number that this round has checked; null: the round is over. */
   #batchesFrom: number | null = null
 
@@ -73,6 +76,9 @@ export class Sweeps {
 
   async sweep({ max }: SweepRequest): Promise<SweepReport> {
     await this.#restoreDefinitions()
+    const idle = await this.#lookIfIdle()
+    if (idle !== null) return idle
+    this.#anywayAt = performance.now() + sweepAnywayMs
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
     const swept = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
     const { report, ready, batches: ended, droppedNotices, undeliverable } = swept
@@ -92,6 +98,22 @@ export class Sweeps {
       pruned: report.pruned + dropped + batches.pruned,
       more: report.more || admitted >= max || !tookAll || batches.more,
     }
+  }
+
+  /** Looks whether anything is to be swept; null: it is, or may be. Under a clock of its own the store always sweeps. */
+  async #lookIfIdle(): Promise<SweepReport | null> {
+    const at = performance.now()
+    const isDueByTime = at >= Math.min(this.#anywayAt, this.#fullAt, this.#upkeepAt, this.#allLimitEventsAt)
+    if (this.#db.now !== null || isDueByTime || this.#batchesFrom !== null) return null
+    const from = Math.max(0, this.#sweptUntil - lookBackMs)
+    const areBatchesDue = at >= this.#allBatchesAt
+    const values = [from, this.#limitEventsFrom, areBatchesDue, horizonMs]
+    const [row] = await this.#db.query('select * from holdfast.sweep_due($1, $2::text::xid8, $3, $4)', values)
+    const [now, isDue, nextDue] = row ?? []
+    if (isDue !== 'f' || Number(now) < this.#sweptUntil) return null // the clock may have been set back
+    this.#sweptUntil = Number(now)
+    if (areBatchesDue) this.#allBatchesAt = at + batchesEveryMs
+    return { ...nothingSwept, nextDueAt: nextDue == null ? null : Number(nextDue), now: Number(now) }
   }
 
   async #sweepJobs(max: number, from: From): Promise<Swept> {
@@ -235,6 +257,8 @@ export class Sweeps {
     return keepPartitions(this.#db)
   }
 }
+
+const nothingSwept = { rescued: 0, expired: [], promoted: 0, overdue: 0, admitted: 0, pruned: 0, more: false } as const
 
 interface Swept {
   readonly report: SweepReport

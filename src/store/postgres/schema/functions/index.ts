@@ -46,6 +46,7 @@ import { repairRestored } from './repair-restored.ts'
 import { requeue } from './requeue.ts'
 import { retention } from './retention.ts'
 import { settleDone } from './settle-done.ts'
+import { sweepDue } from './sweep-due.ts'
 import { time } from './time.ts'
 import { walkWaiting } from './walk-waiting.ts'
 import { watch } from './watch.ts'
@@ -100,4 +101,5 @@ export const functions: readonly string[] = [
   limitKey,
   fillIn,
   outcomes,
+  sweepDue,
 ]

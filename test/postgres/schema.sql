@@ -690,6 +690,13 @@ function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids x
 function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
 function limit_key_option(p_options jsonb) returns text plpgsql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
+function list_ended(p_queue integer, p_state text, p_finished_at bigint, p_seq bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function lock_batches(p_nos integer[]) returns void plpgsql volatile;
 function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text) plpgsql volatile
   set enable_seqscan=off
@@ -715,6 +722,13 @@ function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_limit_key te
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function new_id(p_now bigint) returns uuid sql volatile;
+function newest_ended(p_id uuid) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function newest_watch() returns holdfast.watch_log sql stable;
 function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off

@@ -52,7 +52,7 @@ const fromLive = `from holdfast.job j
 const fromEnded = 'from holdfast.ended e join holdfast.queue q on q.no = e.queue'
 
 export async function readJob(db: Database, id: string): Promise<JobRecord | null> {
-  const newest = `select ${endedColumns} ${fromEnded} where e.id = $1 order by e.seq desc limit 1`
+  const newest = `select ${endedColumns} from holdfast.newest_ended($1) e join holdfast.queue q on q.no = e.queue`
   const [row] = await liveOrEnded(
     () => db.query(`select ${liveColumns} ${fromLive} where j.id = $1`, [id]),
     () => db.query(newest, [id]),
@@ -385,9 +385,9 @@ function readList(
       return query(selectHeld, 2, [no, ...heldFrom(position), max])
     default:
       return query(
-        `select ${endedColumns}, e.finished_at, e.seq ${fromEnded}
-          where e.queue = $1 and e.state = $2 and (e.finished_at, e.seq) < ($3, $4)
-          order by e.finished_at desc, e.seq desc limit $5`,
+        `select ${endedColumns}, e.finished_at, e.seq
+           from holdfast.list_ended($1, $2, $3, $4, $5) e join holdfast.queue q on q.no = e.queue
+          order by e.finished_at desc, e.seq desc`,
         2,
         [no, state, ...(position ? [a, b] : [Number.MAX_SAFE_INTEGER, 0]), max],
       )

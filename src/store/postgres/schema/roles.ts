@@ -41,7 +41,7 @@ const producerFunctions = [...enqueueFunctions, 'now_ms']
 const upkeepFunctions = ['make_partitions', 'drop_partition']
 const readerFunctions = [
   ...['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'retention_class', 'retention_width'],
-  ...['read_batches', 'batch_counts', 'low_batch', 'low_annotation'],
+  ...['list_ended', 'newest_ended', 'read_batches', 'batch_counts', 'low_batch', 'low_annotation'],
 ]
 
 const ownersFunctions = [...enqueueFunctions, ...upkeepFunctions]

@@ -40,6 +40,7 @@ import { promote } from './promote.ts'
 import { prune } from './prune.ts'
 import { purge } from './purge.ts'
 import { rateWindows } from './rate-windows.ts'
+import { readEnded } from './read-ended.ts'
 import { removeBatch } from './remove-batch.ts'
 import { renew } from './renew.ts'
 import { repairRestored } from './repair-restored.ts'
@@ -102,4 +103,5 @@ export const functions: readonly string[] = [
   fillIn,
   outcomes,
   sweepDue,
+  readEnded,
 ]

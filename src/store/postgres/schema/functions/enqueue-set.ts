@@ -1,6 +1,6 @@
 // ENQUEUE OF A SET OF JOBS WITH KEYS: a part of `enqueue.ts`. The jobs of one request that have dedup or idempotency keys are
-// stored with a few statements for all of them. (A thousand jobs with dedup keys took 10 times as long as jobs without keys one by
-// one, and take 3.3 times as long as a set: 435 against 43 µs a job, and 64 against 20 in another, quieter run.)
+// stored with a few statements for all of them. (A thousand jobs with dedup keys took 10 times as long as jobs without keys one
+// by one, and take 3.3 times as long as a set: 435 against 43 µs a job, and 64 against 20 in another, quieter run.)
 //
 // WHICH JOBS. A job is in the set unless it needs more than its keys: an id that the caller gave, a replacement, an unknown limit
 // key. Of the jobs of a request that share a key, the set has only the first. All others go one by one, after the set

@@ -174,8 +174,9 @@ const recordWidth = 30
 const longColumns = [12, 13, 14, 15, 18, 19, 29] as const
 
 /**
- * The rows of a listing up to the first one that exceeds the bytes left in the page, each with its bytes. That row shows that
- * more follow. If it is the first, it comes alone on its page, and the second shows that more follow. `octet_length` reads no text that is stored out of line, and rows are cut before any such text is read.
+ * The rows of a listing up to the first one that exceeds the bytes left in the page, each with its bytes. That row shows
+ * that more follow. If it is the first, it comes alone on its page, and the second shows that more follow. `octet_length`
+ * reads no text that is stored out of line, and rows are cut before any such text is read.
  */
 function withinBytes(select: string, places: number, bytesLeft: string): string {
   const columns = Array.from({ length: recordWidth + places }, (_, i) => `c${i + 1}`)

@@ -1,10 +1,10 @@
 // ENQUEUE OF A SET OF JOBS WITH KEYS: a part of `enqueue.ts`. The jobs of one request that have dedup or idempotency keys are
-// stored with a few statements for all of them. (A thousand jobs with dedup keys took 435 µs a job one by one, and take 64 as a
-// set. Without keys they take 20.)
+// stored with a few statements for all of them. (A thousand jobs with dedup keys took 10 times as long as jobs without keys one
+// by one, and take 3.3 times as long as a set: 435 against 43 µs a job, and 64 against 20 in another, quieter run.)
 //
 // WHICH JOBS. A job is in the set unless it needs more than its keys: an id that the caller gave, a replacement, an unknown limit
-// key, a latest start that is refused. Of the jobs of a request that share a key, the set has only the first. All others go one by one, after the set
-// and in their order: what they find is what they would have found. Numbers are drawn for all jobs before, in their order, so
+// key, a latest start that is refused. Of the jobs of a request that share a key, the set has only the first. All others go one
+// by one, after the set and in their order: what they find is what they would have found. Numbers are drawn for all jobs before, in their order, so
 // the jobs of a request keep their order also where some went one by one.
 //
 // WHAT THE SET DECIDES, in this order, as `enqueue_job` does:
@@ -27,10 +27,7 @@
 //
 // CRASH. All statements are in the transaction of the call.
 
-/**
- * The jobs as rows. Values are never read by their index: a text at an index is found by walking the list, so a thousand of them
- * took 60 µs a job.
- */
+/** The jobs as rows. Values are not read by their index: a text at an index is found by walking the list. */
 const row = 'i, seq, id, queue, lane, dedup_key, idem_key, hash, until, state, ord, limit_key, start_before, answer'
 const rows =
   'unnest(v_is, p_numbers, v_ids, v_queues, v_lanes, v_keys, v_idem_keys, v_hashes, v_untils, v_states, v_ords, v_limit_keys, v_starts, v_answers)'

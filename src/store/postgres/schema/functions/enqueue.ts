@@ -162,7 +162,7 @@ declare
   v_numbers bigint[];
   v_number bigint;
   v_index int;
-  v_set_min constant int := 8; -- fewer jobs are faster one by one
+  v_set_min constant int := 8; -- a set has its own fixed cost; where it begins to pay was not measured
   v_answers jsonb[] := '{}';
   v_code text;
   v_text text;

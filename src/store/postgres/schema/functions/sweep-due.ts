@@ -1,6 +1,6 @@
-// IS ANYTHING TO BE SWEPT? A process that waits for work sweeps every second, and nearly always finds nothing. A sweep takes about
-// seven transactions, so an idle process would make as many a second. This look is one statement. It asks of each part of a
-// sweep whether it would find a row, by the index that the part uses. Only if one would does the process sweep.
+// IS ANYTHING TO BE SWEPT? A process that waits for work sweeps every second, and nearly always finds nothing. A sweep takes
+// about seven transactions, so an idle process would make as many a second. This look is one statement. It asks of each part
+// of a sweep whether it would find a row, by the index that the part uses. Only if one would does the process sweep.
 //
 // The look may answer yes where a part then finds nothing to do: a lease whose jobs were all settled, an open batch that is not
 // finished. It answers no only if no row is there. Three things have no row, and wait for a sweep that is made in any case,

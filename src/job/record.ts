@@ -74,7 +74,7 @@ export interface Progress {
 export interface JobCore {
   readonly attempts: number
   readonly maxAttempts: number
-  /** How often the job was released or snoozed since the enqueue or the last requeue. Snoozes of a second or more count as one. */
+  /** How often the job was released or snoozed since the enqueue or the last requeue. Long snoozes count as one. */
   readonly freeReleases: number
   readonly cancelRequested: boolean
   /** The job was woken while it ran, so its next snooze ends at once. */

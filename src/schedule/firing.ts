@@ -144,7 +144,8 @@ export class Firing {
     emitEnqueued(events, jobs, answer.enqueued)
     for (const [i, { id, status }] of answer.enqueued.entries()) {
       const slot = step.fire[i] as number
-      if (status === 'duplicate') events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'duplicate' })
+      if (status === 'duplicate' || status === 'notReplaced')
+        events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'duplicate' })
       else events.emit('schedule.fired', { schedule: name, queue, id, slot: new Date(slot), lateMs: now - slot })
     }
     return { version: answer.version, created: answer.enqueued.filter(({ status }) => status === 'created').length }

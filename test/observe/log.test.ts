@@ -272,6 +272,7 @@ test('no field of a line has a name that pino, bunyan or winston uses for itself
 function anything(): unknown {
   const texts = {
     message: 'refused',
+    causes: [],
     toISOString: () => '2030-01-31T09:00:00.000Z',
     join: () => 'a',
     toFixed: () => '1',

@@ -23,7 +23,7 @@ import { kvWeight, settleWeight, weightMax } from './client/weight.ts'
 import { Events } from './events.ts'
 import { checkOptions } from './job/names.ts'
 import type { NewJob } from './job/record.ts'
-import { Kv } from './kv/kv.ts'
+import { Kv, type KvContext } from './kv/kv.ts'
 import { ManualClaims } from './lease/claim.ts'
 import type { Lease, LeaseContext } from './lease/lease.ts'
 import { logTo } from './observe/log.ts'
@@ -92,6 +92,8 @@ export class Wiring {
   readonly events: Events
   readonly calls: Calls = new Calls(() => this.watches.hint())
   readonly kv: Kv
+  /** For entries of Holdfast itself. */
+  readonly #ownKv: Kv
   readonly jobs: Jobs
   readonly queues: Queues
   readonly watches: Watches
@@ -152,10 +154,12 @@ export class Wiring {
     this.queueContext = this.#queueContext()
     this.#claims = this.#manualClaims()
 
-    this.kv = this.#kv()
+    const kv = this.#kvContext()
+    this.kv = new Kv(kv)
+    this.#ownKv = new Kv(kv, true)
     this.jobs = this.#jobs()
     this.queues = new Queues(store, this.calls)
-    this.gates = new Gates({ kv: this.kv, events })
+    this.gates = new Gates({ kv: this.#ownKv, events })
     this.batchContext = this.#batchContext()
     this.batches = new Batches(this.batchContext)
 
@@ -190,7 +194,7 @@ export class Wiring {
   startReaper(name: string, plan: ReaperPlan): Reaper {
     if (this.#closing) throw closedError()
     const context = {
-      ...{ kv: this.kv, events: this.events, timers: this.#timers },
+      ...{ kv: this.#ownKv, events: this.events, timers: this.#timers },
       time: () => this.calls.look(() => this.store.time()),
       enqueue: ({ queue, payload, ...rest }: Revival) =>
         new Queue(this.queueContext, toDefinition(queue)).enqueue(payload, rest),
@@ -324,14 +328,14 @@ export class Wiring {
     })
   }
 
-  #kv(): Kv {
+  #kvContext(): KvContext {
     const { store, calls } = this
     const writes = new Group<KvWrite, KvAnswer>({ flush: (group) => store.kvWrite(group), weigh: kvWeight, weightMax })
-    return new Kv({
+    return {
       get: (key) => calls.run(() => store.kvGet(key)),
       scan: (query) => calls.run(() => store.kvScan(query)),
       write: (write) => calls.run(() => writes.add(write)),
-    })
+    }
   }
 
   #jobs(): Jobs {

@@ -74,6 +74,17 @@ export function checkKey(key: unknown, option: string): string {
   )
 }
 
+/** Entries of the key-value store that begin like this are those of Holdfast: schedules, gates, inboxes, reapers, workers. */
+export const reservedPrefix = 'holdfast.'
+
+/** For entries that the application writes. */
+export function checkOwnKey(key: unknown, option: string): string {
+  const checked = checkKey(key, option)
+  if (!checked.startsWith(reservedPrefix)) return checked
+  const message = `${option} must not begin with "${reservedPrefix}": such entries belong to Holdfast. Choose another key; got ${show(key)}.`
+  throw new HoldfastError('INVALID_OPTION', message, { option, key: checked })
+}
+
 export function isKey(key: unknown): key is string {
   return isText(key) && byteLength(key) <= bounds.keyBytes
 }

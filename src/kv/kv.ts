@@ -3,9 +3,12 @@
 import { isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { decodeJson, encodeJson, kvRule } from '../job/codec.ts'
-import { checkInteger, checkKey, checkOptions } from '../job/names.ts'
+import { checkInteger, checkKey, checkOptions, checkOwnKey, reservedPrefix } from '../job/names.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store/store.ts'
+
+/** After every key that is reserved: a scan goes on behind them without reading them all. */
+const afterReserved = `${reservedPrefix}\u{10ffff}`
 
 export interface KvValue<T = unknown> {
   readonly value: T
@@ -21,11 +24,18 @@ export interface KvContext {
   write(write: KvWrite): Promise<KvAnswer>
 }
 
+/**
+ * The application cannot write the entries of Holdfast, and does not meet them in a scan. It may read them by their names, and
+ * delete them, which is a repair: for example of a reaper that was removed from the code.
+ */
 export class Kv {
   readonly #context: KvContext
+  readonly #isOwn: boolean
 
-  constructor(context: KvContext) {
+  /** `isOwn`: for the parts of Holdfast that keep their entries here. */
+  constructor(context: KvContext, isOwn = false) {
     this.#context = context
+    this.#isOwn = isOwn
   }
 
   async get<T = unknown>(key: string): Promise<KvValue<T> | null> {
@@ -35,7 +45,7 @@ export class Kv {
 
   /** Returns the new version. */
   async put(key: string, value: unknown, options: { readonly ttl?: Duration } = {}): Promise<number> {
-    const { version } = await this.#write({ as: 'put', ...toPut(key, value, options) })
+    const { version } = await this.#write({ as: 'put', ...this.#toPut(key, value, options) })
     return version as number
   }
 
@@ -53,34 +63,35 @@ export class Kv {
     options: { readonly ttl?: Duration } = {},
   ): Promise<{ applied: boolean; version: number | null }> {
     const expected = version === null ? null : checkInteger(version, 'version', 0, Number.MAX_SAFE_INTEGER)
-    return this.#write({ as: 'compareAndSet', version: expected, ...toPut(key, value, options) })
+    return this.#write({ as: 'compareAndSet', version: expected, ...this.#toPut(key, value, options) })
   }
 
-  /** Every entry whose key starts with the prefix, by key, a page at a time. */
+  /** Every entry whose key starts with the prefix, by key, a page at a time. Those of Holdfast come only if the prefix names them. */
   async *scan<T = unknown>(prefix: string): AsyncGenerator<KvValue<T> & { readonly key: string }> {
     if (prefix !== '') checkKey(prefix, 'prefix')
+    const isHidden = (key: string) => key.startsWith(reservedPrefix) && !prefix.startsWith(reservedPrefix)
     let after: string | null = null
     do {
       const page: KvPage = await this.#context.scan({ prefix, limit: bounds.pageMax, after })
-      for (const entry of page.entries) yield { key: entry.key, ...toValue<T>(entry) }
-      after = page.next
+      for (const entry of page.entries) if (!isHidden(entry.key)) yield { key: entry.key, ...toValue<T>(entry) }
+      after = page.next !== null && isHidden(page.next) ? afterReserved : page.next
     } while (after !== null)
+  }
+
+  #toPut(key: string, value: unknown, options: { readonly ttl?: Duration }) {
+    checkOptions(options, 'put options', ['ttl'])
+    const { ttl } = options
+    return {
+      key: this.#isOwn ? checkKey(key, 'key') : checkOwnKey(key, 'key'),
+      value: encodeJson(value, kvRule),
+      ttlMs: ttl === undefined ? null : toMs(ttl, 'ttl', { min: 1 }),
+    }
   }
 
   async #write(write: KvWrite): Promise<{ applied: boolean; version: number | null }> {
     const answer = await this.#context.write(write)
     if (isRefused(answer)) throw toError(answer)
     return answer
-  }
-}
-
-function toPut(key: string, value: unknown, options: { readonly ttl?: Duration }) {
-  checkOptions(options, 'put options', ['ttl'])
-  const { ttl } = options
-  return {
-    key: checkKey(key, 'key'),
-    value: encodeJson(value, kvRule),
-    ttlMs: ttl === undefined ? null : toMs(ttl, 'ttl', { min: 1 }),
   }
 }
 

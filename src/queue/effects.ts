@@ -5,7 +5,7 @@ import { bounds } from '../job/bounds.ts'
 import { encodeJson, kvRule, payloadRule } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import { resolveKey } from '../job/limit-key.ts'
-import { checkKey, checkOptions } from '../job/names.ts'
+import { checkOptions, checkOwnKey } from '../job/names.ts'
 import type { EffectSet, KvPut, NewJob } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import type { Capabilities } from '../store/store.ts'
@@ -61,7 +61,7 @@ export async function prepareEffects(
   if (sql.length > 0) requireSql(capabilities)
   const set: EffectSet = {
     put: put.map(toPut),
-    delete: remove.map((key) => checkKey(key, 'effects.delete')),
+    delete: remove.map((key) => checkOwnKey(key, 'effects.delete')),
     sql: sql.map(toSqlEffect),
     enqueue: await Promise.all(enqueue.map((followUp) => toNewJob(followUp, define))),
   }
@@ -112,7 +112,7 @@ function toPut(put: NonNullable<Effects['put']>[number]): KvPut {
   checkOptions(put, 'effects.put', ['key', 'value', 'ttl'])
   const { key, value, ttl } = put
   return {
-    key: checkKey(key, 'effects.put.key'),
+    key: checkOwnKey(key, 'effects.put.key'),
     value: encodeJson(value, kvRule),
     ttlMs: ttl === undefined ? null : toMs(ttl, 'effects.put.ttl', { min: 1 }),
   }

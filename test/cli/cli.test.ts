@@ -245,7 +245,7 @@ test('enqueue accepts every option, and prints created or duplicate', async () =
   assert.deepEqual(shown, [...[{ userId: 'u1' }, 'scheduled', runAt, 2, 7, 90_000, 'u1'], { trace: 'a=b', x: 'y' }])
 
   const again = await world.holdfast('enqueue', 'welcome', '{"userId":"u2"}', '--dedup', 'u1', '--replace')
-  assert.match(again.stdout, new RegExp(`^duplicate ${unknownId}`))
+  assert.match(again.stdout, new RegExp(`^replaced ${unknownId}`))
 })
 
 test('enqueue uses the stored definition, and accepts a limit key if it cannot derive one', async () => {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { DoctorOptions, Finding, Holdfast } from '../../src/index.ts'
+import { putReserved } from '../support/reserved-entries.ts'
 import { claimOne, heard, hour, minute, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
@@ -131,7 +132,7 @@ export function doctorTests(inWorld: InWorld): void {
         const other = await another() // without the code that declared them
         await clock.advance(4 * hour)
         await other.sweep()
-        await holdfast.kv.put('holdfast.schedule.odd', { cron: 7 })
+        await putReserved(holdfast, 'holdfast.schedule.odd', { cron: 7 })
         assert.deepEqual(await named(holdfast), [
           ['schedule-unreadable', 'wrong', 'odd'],
           ['schedule-undeclared', 'warning', 'hourly'],

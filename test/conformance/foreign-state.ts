@@ -7,6 +7,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import fc from 'fast-check'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { putReserved } from '../support/reserved-entries.ts'
 import { heard, hour, readJob } from './expect.ts'
 import type { InWorld } from './world.ts'
 
@@ -23,7 +24,7 @@ export function foreignStateTests(inWorld: InWorld): void {
         const real = await realState(holdfast)
         for (const [at, { key, value }] of real.entries()) {
           const values = fc.sample(garbled(value), { seed: seed + at, numRuns: valuesTried })
-          const puts = values.map((each, i) => holdfast.kv.put(siblingOf(key, i), each))
+          const puts = values.map((each, i) => putReserved(holdfast, siblingOf(key, i), each))
           for (const put of await Promise.allSettled(puts)) assert.equal(put.status, 'fulfilled', key)
         }
         await holdfast.schedule('zzz', { cron: '0 * * * *', queue: 'reports' })
@@ -45,7 +46,7 @@ export function foreignStateTests(inWorld: InWorld): void {
         const values = fc.sample(garbled(turn), { seed, numRuns: 10 })
         for (const [i, value] of [null, { turnAt: 1e300 }, { ...turn, turnAt: 1e300 }, ...values].entries()) {
           const name = `reaper-${i}`
-          await holdfast.kv.put(`holdfast.reaper.${name}`, value)
+          await putReserved(holdfast, `holdfast.reaper.${name}`, value)
           const ran = heard(holdfast, 'reaper.ran')
           const reaper = holdfast.reaper(name, { every: '1h', find: () => [], enqueue: () => null })
           await ran

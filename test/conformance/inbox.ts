@@ -4,6 +4,7 @@ import { describe, test } from 'node:test'
 import type { Batch } from '../../src/batch/batch.ts'
 import type { Pickup } from '../../src/batch/inbox.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { putReserved } from '../support/reserved-entries.ts'
 import { counts, none, numbered } from './batches.ts'
 import { claimOne, day, heard, minute, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
@@ -31,7 +32,7 @@ export function inboxTests(inWorld: InWorld): void {
       inWorld(async ({ holdfast }) => {
         assert.deepEqual(await holdfast.inboxes(), { inboxes: [], next: null })
         const names = ['a.b', 'a', 'ab', 'extracted', 'z-1'] // by their keys, in which a slash follows the name
-        await holdfast.kv.put('holdfast.inbox.aa', 'of the application')
+        await putReserved(holdfast, 'holdfast.inbox.aa', 'of the application')
         await holdfast.queue<string>('mail').enqueueMany([...names, ...names].map((payload) => ({ payload })))
         const worker = holdfast.work<string>('mail', (job) => job.offer(1, { inbox: job.payload }), { concurrency: 1 })
         let offers = 0

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { hour, minute, rejects } from './expect.ts'
+import { claimOne, hour, minute, rejects } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function kvTests(inWorld: InWorld): void {
@@ -183,6 +183,28 @@ export function kvTests(inWorld: InWorld): void {
           await rejects(holdfast.kv.put('k', 1, { ttl }), 'INVALID_OPTION')
         }
         await rejects(Array.fromAsync(holdfast.kv.scan('nul\0')), 'INVALID_OPTION')
+      }),
+    )
+
+    test(
+      'entries of Holdfast itself cannot be written, and a scan passes them over unless its prefix names them',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.gate('shop').close('maintenance')
+        await Promise.all(['a', 'holdfast', 'holdfastly', 'holdfasz', 'z'].map((key) => holdfast.kv.put(key, 1)))
+        const keysIn = async (prefix: string) => (await Array.fromAsync(holdfast.kv.scan(prefix))).map(({ key }) => key)
+        assert.deepEqual(await keysIn(''), ['a', 'holdfast', 'holdfastly', 'holdfasz', 'z'])
+        assert.deepEqual(await keysIn('hold'), ['holdfast', 'holdfastly', 'holdfasz'])
+        assert.deepEqual(await keysIn('holdfast.'), ['holdfast.gate.shop'])
+        const key = 'holdfast.gate.shop'
+        await rejects(holdfast.kv.put(key, 1), 'INVALID_OPTION')
+        await rejects(holdfast.kv.compareAndSet(key, null, 1), 'INVALID_OPTION')
+        for (const effects of [{ put: [{ key, value: 1 }] }, { delete: [key] }]) {
+          await holdfast.queue('mail').enqueue(1)
+          await rejects((await claimOne(holdfast, 'mail')).done(undefined, effects), 'INVALID_OPTION')
+        }
+        assert.equal((await holdfast.gate('shop').state()).open, false)
+        assert.equal(await holdfast.kv.delete(key), true, 'a repair')
+        assert.equal((await holdfast.gate('shop').state()).open, true)
       }),
     )
   })

@@ -4,6 +4,7 @@ import { z } from 'zod'
 import type { HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
+import { putReserved } from '../support/reserved-entries.ts'
 import { allJobs, day, hour, minute, rejects } from './expect.ts'
 import type { InWorld, TestClock } from './world.ts'
 
@@ -316,8 +317,8 @@ export function scheduleTests(inWorld: InWorld): void {
       'an entry that is no schedule emits an event and affects no other schedule',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports' })
-        await holdfast.kv.put('holdfast.schedule.broken', { cron: 7 })
-        await holdfast.kv.put('holdfast.schedule.worse', {
+        await putReserved(holdfast, 'holdfast.schedule.broken', { cron: 7 })
+        await putReserved(holdfast, 'holdfast.schedule.worse', {
           cron: 'x',
           timeZone: 'UTC',
           cursor: 0,

@@ -5,6 +5,7 @@ import { Cron, CronPattern } from 'croner'
 import { open } from '../../src/open.ts'
 import { slotTimes } from '../../src/schedule/cron.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
+import { putReserved } from '../support/reserved-entries.ts'
 
 const minute = 60_000
 /** More than the cache of parsed expressions holds. */
@@ -68,7 +69,7 @@ async function setup() {
   await holdfast.schedule('s0', { cron: cronOf(0), queue: 'q' })
   const stored = await holdfast.kv.get<object>('holdfast.schedule.s0')
   const others = Array.from({ length: schedulesMany - 1 }, (_, i) => i + 1)
-  const put = (i: number) => holdfast.kv.put(`holdfast.schedule.s${i}`, { ...stored?.value, cron: cronOf(i) })
+  const put = (i: number) => putReserved(holdfast, `holdfast.schedule.s${i}`, { ...stored?.value, cron: cronOf(i) })
   await Promise.all(others.map(put))
   return { ...{ clock, holdfast }, [Symbol.asyncDispose]: () => holdfast.close() }
 }

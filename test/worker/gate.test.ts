@@ -5,6 +5,7 @@ import { isHoldfastError } from '../../src/errors.ts'
 import { type Holdfast, open } from '../../src/index.ts'
 import { Program } from '../sqlite/process.ts'
 import { testDatabase } from '../support/postgres.ts'
+import { putReserved } from '../support/reserved-entries.ts'
 import { scratchDirectory } from '../support/scratch.ts'
 
 interface Place extends AsyncDisposable {
@@ -115,7 +116,7 @@ for (const [store, place] of Object.entries(places)) {
     test('is listed by gates() once it was closed, by name, and nothing else is', async () => {
       await using world = await setup(place)
       const [client] = world.clients as [Holdfast]
-      await client.kv.put('holdfast.gates', 'no gate')
+      await putReserved(client, 'holdfast.gates', 'no gate')
       await client.gate('b').close('expired', { by: 'w1' })
       await client.gate('a').close('expired')
       await client.gate('a').open()

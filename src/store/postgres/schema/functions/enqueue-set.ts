@@ -4,8 +4,8 @@
 //
 // WHICH JOBS. A job is in the set unless it needs more than its keys: an id that the caller gave, a replacement, an unknown limit
 // key, a latest start that is refused. Of the jobs of a request that share a key, the set has only the first. All others go one
-// by one, after the set and in their order: what they find is what they would have found. Numbers are drawn for all jobs before, in their order, so
-// the jobs of a request keep their order also where some went one by one.
+// by one, after the set and in their order: what they find is what they would have found. Numbers are drawn for all jobs before,
+// in their order, so the jobs of a request keep their order also where some went one by one.
 //
 // WHAT THE SET DECIDES, in this order, as `enqueue_job` does:
 //

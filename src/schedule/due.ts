@@ -32,7 +32,8 @@ export function stepOf({ cursor, missed, job }: StoredSchedule, times: SlotTimes
   const others = due.passed + due.slots.length - 1
   if (missed === 'once') return { fire: [newest], skipped: others, cursor: newest }
   if (missed === 'all') {
-    const fire = due.slots.slice(0, Math.ceil(stepChars / job.payload.length))
+    const most = job.dedup === null ? Math.ceil(stepChars / job.payload.length) : 1 // whether a duplicate was skipped is counted
+    const fire = due.slots.slice(0, most)
     return { fire, skipped: due.passed, cursor: fire.at(-1) as number }
   }
   const isOnTime = now - newest <= onTimeMs

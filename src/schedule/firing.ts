@@ -16,12 +16,19 @@
 import { isHoldfastError, isRefused, toError } from '../errors.ts'
 import { emitEnqueued } from '../queue/enqueued-event.ts'
 import type { AdvanceAnswer } from '../store/store.ts'
+import { isStored } from '../store/stored-jobs.ts'
 import { slotTimes } from './cron.ts'
 import { type Step, stepOf } from './due.ts'
 import { toSlotJob } from './job.ts'
 import { encodeSchedule } from './options.ts'
 import { declareEveryMs, keyOf, type Schedules, type SchedulesContext } from './schedules.ts'
 import { nameOf, readSchedule, type ScheduleEntry, type StoredSchedule } from './stored-schedule.ts'
+
+/** The schedule after a step: if its slots fire, and if they are skipped as duplicates. */
+interface Outcomes {
+  readonly fires: StoredSchedule
+  readonly skips: StoredSchedule
+}
 
 export interface FiringReport {
   readonly fired: number
@@ -98,13 +105,15 @@ export class Firing {
     for (;;) {
       const step = schedule.paused ? null : stepOf(schedule, times, now)
       if (step === null) break
-      const next = this.#after(name, schedule, step, now)
-      const answer = await this.#advance(name, version, next, step, now)
+      const { fire, skipped: passed, cursor } = step
+      const fires = this.#after(name, schedule, step, now)
+      const skips = this.#after(name, schedule, { fire: [], skipped: passed + fire.length, cursor }, now)
+      const answer = await this.#advance(name, version, { fires, skips }, step, now)
       if (answer === 'stale') return { fired, skipped, known: { version, nextSlot: now, checkAt: now } }
       if (answer === 'busy') return { fired, skipped, known: { version, nextSlot: null, checkAt: now } } // tried again in the next round
-      fired += answer.created
-      skipped += step.skipped + step.fire.length - answer.created
-      schedule = next
+      fired += answer.stored
+      skipped += passed + fire.length - answer.stored
+      schedule = answer.stored > 0 || fire.length === 0 ? fires : skips
       version = answer.version
     }
     const nextSlot = schedule.paused ? null : times.next(schedule.cursor)
@@ -131,24 +140,27 @@ export class Firing {
     }
   }
 
-  async #advance(name: string, version: number, next: StoredSchedule, step: Step, now: number) {
-    const jobs = step.fire.map((slot) => toSlotJob(name, next, slot))
-    const value = encodeSchedule(next)
-    const answer: AdvanceAnswer = await this.#context.store.advance({ key: keyOf(name), version, value, jobs })
+  /** A step whose job may be a duplicate has one slot (`stepOf`). So the stored counts are right in both cases. */
+  async #advance(name: string, version: number, { fires, skips }: Outcomes, step: Step, now: number) {
+    const jobs = step.fire.map((slot) => toSlotJob(name, fires, slot))
+    const values = { value: encodeSchedule(fires), ...(jobs.length > 0 && { valueIfDuplicate: encodeSchedule(skips) }) }
+    const answer: AdvanceAnswer = await this.#context.store.advance({ key: keyOf(name), version, ...values, jobs })
     if (isRefused(answer)) throw toError(answer)
     if (answer === 'stale' || answer === 'busy') return answer
     const { events } = this.#context
-    const { queue, delayMs } = next.job
+    const { queue, delayMs } = fires.job
     if (jobs.length > 0 && delayMs > 0) this.#context.expect(delayMs)
     if (step.skipped > 0) events.emit('schedule.skipped', { schedule: name, slots: step.skipped, reason: 'missed' })
     emitEnqueued(events, jobs, answer.enqueued)
-    for (const [i, { id, status }] of answer.enqueued.entries()) {
+    for (const [i, job] of answer.enqueued.entries()) {
       const slot = step.fire[i] as number
-      if (status === 'duplicate' || status === 'notReplaced')
-        events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'duplicate' })
-      else events.emit('schedule.fired', { schedule: name, queue, id, slot: new Date(slot), lateMs: now - slot })
+      if (!isStored(job)) events.emit('schedule.skipped', { schedule: name, slots: 1, reason: 'duplicate' })
+      else {
+        const { id } = job
+        events.emit('schedule.fired', { schedule: name, queue, id, slot: new Date(slot), lateMs: now - slot })
+      }
     }
-    return { version: answer.version, created: answer.enqueued.filter(({ status }) => status === 'created').length }
+    return { version: answer.version, stored: answer.enqueued.filter(isStored).length }
   }
 
   /** Records, about once an hour, that a process still declares this schedule. A `stale` answer is ignored. */

@@ -639,6 +639,8 @@ export interface AdvanceRequest {
   readonly version: number | null
   /** JSON text. */
   readonly value: string
+  /** Written instead of `value` if no job of the step was stored, because each is a duplicate. */
+  readonly valueIfDuplicate?: string
   readonly jobs: readonly NewJob[]
 }
 

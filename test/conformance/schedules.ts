@@ -5,7 +5,7 @@ import type { HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { putReserved } from '../support/reserved-entries.ts'
-import { allJobs, day, hour, minute, rejects } from './expect.ts'
+import { allJobs, claimOne, day, hour, minute, rejects } from './expect.ts'
 import type { InWorld, TestClock } from './world.ts'
 
 export function scheduleTests(inWorld: InWorld): void {
@@ -310,6 +310,30 @@ export function scheduleTests(inWorld: InWorld): void {
         await clock.advance(3 * day)
         assert.deepEqual(await fire(holdfast), { fired: 3, skipped: 0 })
         assert.equal(await declaredAt(), '2030-01-01T01:30:00.000Z')
+      }),
+    )
+
+    test(
+      'a slot whose job is a duplicate counts as skipped, and the last one that fired stays the last',
+      inWorld(async ({ holdfast, clock }) => {
+        const dedup = { key: 'report' } as const
+        await holdfast.schedule('report', { cron: '0 * * * *', queue: 'reports', missed: 'all', dedup })
+        const counts = async () => {
+          const [info] = await holdfast.schedules()
+          return [info?.fired, info?.skipped, info?.lastSlot?.toISOString()]
+        }
+        await clock.advance(hour)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 0 })
+        const [, , first] = await counts()
+        await clock.advance(3 * hour)
+        assert.deepEqual(await fire(holdfast), { fired: 0, skipped: 3 })
+        assert.deepEqual(await counts(), [1, 3, first])
+        await (await claimOne(holdfast, 'reports')).done()
+        await clock.advance(2 * hour)
+        assert.deepEqual(await fire(holdfast), { fired: 1, skipped: 1 })
+        const [fired, skipped, last] = await counts()
+        assert.deepEqual([fired, skipped], [2, 4])
+        assert.equal(Date.parse(last as string) - Date.parse(first as string), 4 * hour)
       }),
     )
 

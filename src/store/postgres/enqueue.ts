@@ -30,6 +30,7 @@ import type {
   UndeliverableJob,
   UnstoredDefinition,
 } from '../store.ts'
+import { isStored } from '../stored-jobs.ts'
 import { requireTransaction } from './caller.ts'
 import type { Row, Value } from './connection/call.ts'
 import { list, optionalList, optionalTexts, sharedList, texts } from './connection/columns.ts'
@@ -253,14 +254,9 @@ function announceAnswers(
     const answer = answers[i] as EnqueueAnswer
     return isRefused(answer)
       ? []
-      : jobs.filter((job, j) => comesReady(context.lanes, job) && mayRun(answer[j] as Enqueued))
+      : jobs.filter((job, j) => comesReady(context.lanes, job) && isStored(answer[j] as Enqueued))
   })
   context.announce(countReady(ready))
-}
-
-/** A job that was created or replaced may be ready now. */
-export function mayRun({ status }: Enqueued): boolean {
-  return status === 'created' || status === 'replaced'
 }
 
 /** Throws a Refusal if one of the jobs cannot be enqueued; the caller rolls back to a savepoint. */
@@ -421,7 +417,7 @@ export async function enqueueIn(
   const enqueued = answer.map(toEnqueued)
   if (channel === null) return enqueued
   const isHeld = (i: number) => (answer[i]?.keyRefs ?? []).length > 0
-  const ready = request.jobs.filter((job, i) => mayBeReady(job) && mayRun(enqueued[i] as Enqueued) && !isHeld(i))
+  const ready = request.jobs.filter((job, i) => mayBeReady(job) && isStored(enqueued[i] as Enqueued) && !isHeld(i))
   const messages: Message[] = [...countReady(ready).keys()].map((queue) => ({ ready: [[queue, 1]] }))
   if (answer.some((_, i) => isHeld(i))) messages.push({ held: true })
   for (const message of messages) {

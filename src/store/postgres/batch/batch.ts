@@ -15,6 +15,7 @@ import type {
   ItemsRequest,
   OpenedBatch,
 } from '../../store.ts'
+import { isStored } from '../../stored-jobs.ts'
 import type { PgTransaction } from '../connection/database.ts'
 import {
   type AfterCommit,
@@ -26,7 +27,6 @@ import {
   created,
   definitionEpochsOf,
   isPlain,
-  mayRun,
   plainColumns,
   type StoreContext,
 } from '../enqueue.ts'
@@ -109,7 +109,7 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
   })
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
   context.announce(
-    countReady(added.filter((job, i) => mayRun(answer.enqueued[i] as Enqueued) && comesReady(context.lanes, job))),
+    countReady(added.filter((job, i) => isStored(answer.enqueued[i] as Enqueued) && comesReady(context.lanes, job))),
   )
   await context.afterCommit(afterCommit)
   return answer

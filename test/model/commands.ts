@@ -468,9 +468,10 @@ function kindsOf(answer: unknown): string[] {
 
 const sweepParts = ['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'requeued', 'deleted']
 
-/** In small sweeps, the order in which limit keys are reviewed and rows are pruned is the store's choice. */
+/** In small sweeps, the order in which limit keys are reviewed, delays corrected and rows pruned is the store's choice. */
 function needsLarge(model: Model, max: number): boolean {
-  return model.garbage() > max || model.state.reviewed.length > 0 || model.state.starts.length > 0
+  const { reviewed, starts } = model.state
+  return model.garbage() > max || reviewed.length > 0 || starts.length > 0 || model.isClockBehind()
 }
 
 function toLimit(spec: LimitSpec | null): Limit | null {

@@ -118,6 +118,8 @@ export interface ModelJob extends Mutable<JobRecord> {
   readonly hash: string | null
   /** The end of its retention. */
   keepUntil: number
+  /** What a scheduled job waits for; null: a time of its own. */
+  delayMs: number | null
   /** Its batch was deleted while it ran, so it is deleted when it ends. */
   isDeletedAtEnd: boolean
 }
@@ -141,6 +143,8 @@ export interface ModelState {
   now: number
   /** The clock was set back at some time. */
   wasSetBack: boolean
+  /** The time of a sweep, at most a minute before the last one. */
+  sweptAt: number
   tick: number
   live: ModelJob[]
   /** In the order in which they ended. */
@@ -199,6 +203,7 @@ export class Model {
     this.state = {
       now,
       wasSetBack: false,
+      sweptAt: 0,
       tick: 0,
       live: [],
       ended: [],
@@ -375,11 +380,12 @@ export class Model {
         cancelEffects: [],
         started: false,
       },
-      ...{ hash: idempotency?.hash ?? null, keepUntil: 0, isDeletedAtEnd: false },
+      ...{ hash: idempotency?.hash ?? null, keepUntil: 0, delayMs: null, isDeletedAtEnd: false },
       scope: dedup === null ? null : typeof dedup.scope === 'object' ? 'window' : dedup.scope,
     }
     this.state.live.push(created)
     this.#wait(created, dueAt, false)
+    created.delayMs = job.runAt === null ? dueAt - this.state.now : null
     if (dedup) {
       const until = typeof dedup.scope === 'object' ? this.state.now + dedup.scope.windowMs : Number.POSITIVE_INFINITY
       this.#take(created, dedup.key, until)
@@ -396,7 +402,7 @@ export class Model {
   ): void {
     for (const key of new Set([job.limitKey, limitKey])) this.#admitEarlier({ queue: job.queue, limitKey: key })
     this.#leave(job)
-    Object.assign(job, { limitKey, priority })
+    Object.assign(job, { limitKey, priority, delayMs: null })
     this.batches.touch(job.batch)
     job.runAt = dueAt
     job.front = front
@@ -1006,6 +1012,7 @@ export class Model {
       if (ending === 'snoozed' && !job.woken) job.headers = encodeWake(job.headers, null)
       job.woken = false
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
+      if (verdict.to === 'scheduled') job.delayMs = verdict.runAt - now
     } else {
       job.result = settlement?.as === 'done' ? settlement.result : null
       job.annotations = annotations
@@ -1078,6 +1085,7 @@ export class Model {
     // With late admission all parts come first, then admission, then the end of batches.
     const settlePart = () => (this.admitsLate ? null : this.#endCall(null, oracle))
     this.#admitted = 0
+    this.#correctDelays()
     this.#sweptKeyedItems = false
     this.#sweptKeyedItems = this.hasKeyedItems()
     const expired = this.expiredLeases()
@@ -1113,6 +1121,23 @@ export class Model {
     yield
     const nextDueAt = this.nextDueAt()
     return { rescued: expired.length, promoted: due.length, overdue: overdue.length, admitted, pruned, nextDueAt }
+  }
+
+  /** Whether the next sweep of a store that corrects delays finds that the clock was set back. */
+  isClockBehind(): boolean {
+    return !this.admitsLate && this.state.now + 1_000 < this.state.sweptAt
+  }
+
+  /** After the clock was set back, no job waits for longer than its delay from now. */
+  #correctDelays(): void {
+    const { now, sweptAt } = this.state
+    const isBehind = this.isClockBehind()
+    if (isBehind || now >= sweptAt + 60_000) this.state.sweptAt = now
+    if (!isBehind) return
+    for (const job of this.state.live) {
+      const isDelayed = job.state === 'scheduled' && job.delayMs !== null
+      if (isDelayed) job.runAt = Math.min(job.runAt, now + (job.delayMs as number))
+    }
   }
 
   /** A limit was changed, or a window is over: admits held jobs into all free slots, key by key. */
@@ -1511,7 +1536,7 @@ function record(job: ModelJob): JobRecord {
     keepUntil,
     ...rest
   } = job
-  const { isDeletedAtEnd, heldPlace, ...known } = rest
+  const { isDeletedAtEnd, heldPlace, delayMs, ...known } = rest
   return known
 }
 

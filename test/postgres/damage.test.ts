@@ -25,7 +25,7 @@ test('a job that has ended is not cancelled because of a leftover entry among th
   await using world = await setup()
   const { holdfast } = world
   const dead = await deadJob(holdfast, 'post')
-  await world.enqueue('late', 1, { startBefore: new Date(Date.now() + 1), delay: '1h' })
+  await world.enqueue('late', 1, { startBefore: new Date(Date.now() + 1) })
   await world.rows('insert into holdfast.overdue (start_before, seq, lane, id) values (1, 0, 2, $1)', [dead])
   await delay(5)
   await holdfast.sweep()
@@ -44,7 +44,7 @@ test('a running job is not cancelled because of a leftover entry among the overd
      select n, j.seq + 1 - n, j.lane, j.id from holdfast.job j, (values (1), (2)) u(n) where j.id = $1`,
     [running],
   )
-  const late = await world.enqueue('late', 1, { startBefore: new Date(Date.now() + 1), delay: '1h' })
+  const late = await world.enqueue('late', 1, { startBefore: new Date(Date.now() + 1) })
   await delay(5)
   assert.equal((await holdfast.sweep()).overdue, 1)
   assert.equal((await readJob(holdfast, running)).state, 'running')
@@ -81,7 +81,7 @@ test('a dedup key whose job was deleted outside of the store is free', async () 
 test('a time that no calendar has does not stop the sweep of other jobs', async () => {
   await using world = await setup()
   const { holdfast } = world
-  const id = await world.enqueue('mail', 1, { startBefore: new Date(Date.now() + 60_000), delay: '1h' })
+  const id = await world.enqueue('mail', 1, { startBefore: new Date(Date.now() + 60_000) })
   await world.enqueue('post', 1)
   await claimOne(holdfast, 'post', { lease: 1 })
   await world.rows('update holdfast.job set start_before = -9000000000000000 where start_before is not null')

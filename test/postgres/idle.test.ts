@@ -33,7 +33,7 @@ test(
     const mail = holdfast.queue<number>('mail')
     const due: Record<string, () => Promise<unknown>> = {
       promoted: () => mail.enqueue(1, { delay: 30 }),
-      overdue: () => mail.enqueue(1, { startBefore: Date.now() + 30, priority: 9, delay: '1h' }),
+      overdue: () => mail.enqueue(1, { startBefore: Date.now() + 30, priority: 9 }),
       rescued: async () => {
         await holdfast.queue('slow').enqueue(1)
         await claimOne(holdfast, 'slow', { lease: 30 })

@@ -26,7 +26,7 @@ describe('a producer', () => {
     assert.equal((await mail.enqueue(4, options)).status, 'created')
     assert.equal((await mail.enqueue(4, options)).status, 'duplicate')
     const replaced = await mail.enqueue(5, { dedup: { key: 'k', replace: true } })
-    assert.equal(replaced.status, 'duplicate')
+    assert.equal(replaced.status, 'replaced')
     await rejects(mail.enqueue(5, { idempotencyKey: 'i' }), 'IDEMPOTENCY_MISMATCH')
 
     const client = new pg.Client({ connectionString: database.urlOf(producer) })

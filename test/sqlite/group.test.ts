@@ -156,7 +156,7 @@ describe('a request that fails with an error of SQLite itself', () => {
       ])
       assert.deepEqual(
         outcomes.map((o) => (o.status === 'rejected' ? (o.reason as HoldfastError).code : 'ok')),
-        ['ok', 'STORE_UNAVAILABLE', 'ok', 'STORE_UNAVAILABLE', 'ok'],
+        ['ok', 'INVALID_OPTION', 'ok', 'STORE_UNAVAILABLE', 'ok'],
       )
       assert.equal(await stateOf(holdfast, bad.job.id), 'running')
       assert.equal((await holdfast.stats('post')).ready, 2)

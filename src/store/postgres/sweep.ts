@@ -140,14 +140,16 @@ export class Sweeps {
     const first = await this.#rescueFirst(max, from)
     const overdue = first.rest === null ? await this.#cancelOverdue(max) : 0
     const rest = first.rest ?? (await this.#inOne((tx) => sweepRest(tx, { max, from })))
-    const rescued = addRescued([first.rescued, ...(await this.#rescueApart(first.rescued.apart, from))])
+    const apart = await this.#rescueApart(first.rescued.apart, from)
+    const rescued = addRescued([first.rescued, ...apart])
     const { promoted, pruned, starts, now } = rest
     const counts = { rescued: rescued.expired.length, promoted, overdue, pruned }
     const more = [...Object.values(counts), starts, first.rescued.found].some((count) => count >= max)
     // If a lane or a row was locked, its jobs are still due. The next sweep comes a little later, so that the lock may be
     // released.
-    const isLeft = rest.isOverdue && overdue === 0 && rest.nextDueAt !== null && rest.nextDueAt <= now
-    const nextDueAt = isLeft ? now + lockMaxMs : rest.nextDueAt
+    const dueAt = apart.length === 0 ? rest.nextDueAt : await this.#inOne((tx) => nextDueAtOf(tx, from(now), now))
+    const isLeft = rest.isOverdue && overdue === 0 && dueAt !== null && dueAt <= now
+    const nextDueAt = isLeft ? now + lockMaxMs : dueAt
     return {
       report: { ...counts, admitted: 0, expired: rescued.expired, more, nextDueAt, now },
       ready: sumOf([rescued.ready, rest.ready]),
@@ -423,13 +425,15 @@ async function sweepRest(tx: PgTransaction, { max, from: fromOf }: Range): Promi
   const promoted = await promoteDue(tx, ready, { max, from })
   const starts = await endWindows(tx, ready, { max, from })
   const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
-  const [due] = await tx.query(`select holdfast.next_due($1, $2), (${selectOverdue.replace('$1', '$3')})`, [
-    from,
-    from === 0 ? farOff : now + horizonMs,
-    now,
-  ])
-  const nextDueAt = due?.[0] == null ? null : Number(due[0])
-  return { promoted, starts, pruned: Number(pruned?.[0]), ready, nextDueAt, isOverdue: due?.[1] === 't', now }
+  const nextDueAt = await nextDueAtOf(tx, from, now)
+  const [overdue] = await tx.query(selectOverdue, [now])
+  return { promoted, starts, pruned: Number(pruned?.[0]), ready, nextDueAt, isOverdue: overdue?.[0] === 't', now }
+}
+
+async function nextDueAtOf(tx: PgTransaction, from: number, now: number): Promise<number | null> {
+  const until = from === 0 ? farOff : now + horizonMs
+  const [row] = await tx.query('select holdfast.next_due($1, $2)', [from, until])
+  return row?.[0] == null ? null : Number(row[0])
 }
 
 const selectOverdue = 'select exists (select from holdfast.overdue where start_before <= $1)'

@@ -584,7 +584,9 @@ export class Model {
     }
     if (!this.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)) return
     const copy = this.clone()
-    const states = new Map(records.filter(({ finishedAt }) => finishedAt === null).map(({ id, state }) => [id, state]))
+    const live = records.filter(({ finishedAt }) => finishedAt === null)
+    const states = new Map(live.map(({ id, state }) => [id, state]))
+    const times = new Map(live.map(({ id, runAt }) => [id, runAt]))
     const others = copy.state.live.filter((job) => {
       const pair = [job.state, states.get(job.id)].toSorted().join()
       return job.limitKey !== null && pair === 'held,ready'
@@ -592,7 +594,11 @@ export class Model {
     if (others.length === 0) return
     for (const job of others) {
       if (job.state === 'held') copy.#admitJob(job)
-      else Object.assign(job, { state: 'held', turn: job.heldPlace.turn, runAt: job.heldPlace.runAt })
+      else {
+        // An item that was admitted and held again keeps the time of its admission.
+        const wasAdmitted = times.get(job.id) === now
+        Object.assign(job, { state: 'held', turn: job.heldPlace.turn, runAt: wasAdmitted ? now : job.heldPlace.runAt })
+      }
     }
     if (copy.#isAllowedInsteadOf(this)) this.state = copy.state
   }

@@ -77,11 +77,12 @@ test('one connection is enough for every kind of call', async () => {
 
 test('calls wait for a pool whose connections are all used by the application', async () => {
   await using database = await testDatabase()
-  await using shared = sharedPool(database.url, 2, { connectionTimeoutMillis: 50 })
+  // On a busy machine a new connection takes some time. If one of the two failed, the other would keep the pool from ending.
+  await using shared = sharedPool(database.url, 2, { connectionTimeoutMillis: 500 })
   await using holdfast = await open(postgres({ pool: shared.pool }))
   const taken = await Promise.all([shared.pool.connect(), shared.pool.connect()])
   const cycling = cycle(holdfast, 'mail')
-  await sleep(200)
+  await sleep(1_500)
   for (const client of taken) client.release()
   await cycling
   const again = await Promise.all([shared.pool.connect(), shared.pool.connect()])

@@ -66,7 +66,7 @@ export class Kv {
     return this.#write({ as: 'compareAndSet', version: expected, ...this.#toPut(key, value, options) })
   }
 
-  /** Every entry whose key starts with the prefix, by key, a page at a time. Those of Holdfast come only if the prefix names them. */
+  /** Every entry whose key starts with the prefix, by key, a page at a time. Those of Holdfast only if the prefix names them. */
   async *scan<T = unknown>(prefix: string): AsyncGenerator<KvValue<T> & { readonly key: string }> {
     if (prefix !== '') checkKey(prefix, 'prefix')
     const isHidden = (key: string) => key.startsWith(reservedPrefix) && !prefix.startsWith(reservedPrefix)

@@ -577,9 +577,10 @@ export class Model {
    */
   adoptAdmissions(records: readonly JobRecord[]): void {
     const { now } = this.state
-    for (const { id, runAt, finishedAt, state } of records) {
+    for (const { id, createdAt, runAt, finishedAt, state } of records) {
       if (runAt !== now || finishedAt !== now || state !== 'cancelled') continue
-      const item = this.state.ended.find((job) => job.id === id && job.limitKey !== null)
+      const isSame = (job: ModelJob) => job.id === id && job.createdAt === createdAt && job.state === state // ids are used again
+      const item = this.state.ended.find((job) => isSame(job) && job.limitKey !== null)
       if (item) item.runAt = runAt
     }
     if (!this.state.live.some(({ batch, limitKey }) => batch !== null && limitKey !== null)) return

@@ -24,24 +24,27 @@ function setup(options: GateOptions = { poll: '1h' }) {
       store.entry = { value: JSON.stringify(value), version: (store.entry?.version ?? 0) + 1, expiresAt: null }
     },
   }
-  const kv = new Kv({
-    async get() {
-      store.reads += 1
-      store.lastRead.resolve()
-      store.lastRead = Promise.withResolvers()
-      if (store.isDown) throw new Error('no answer')
-      const { entry } = store
-      await store.readsBack
-      return entry
+  const kv = new Kv(
+    {
+      async get() {
+        store.reads += 1
+        store.lastRead.resolve()
+        store.lastRead = Promise.withResolvers()
+        if (store.isDown) throw new Error('no answer')
+        const { entry } = store
+        await store.readsBack
+        return entry
+      },
+      async write(write: KvWrite) {
+        assert.ok(write.as === 'compareAndSet')
+        const applied = (store.entry?.version ?? null) === write.version
+        if (applied) store.put(JSON.parse(write.value))
+        return { applied, version: store.entry?.version ?? null }
+      },
+      scan: async () => ({ entries: [], next: null }),
     },
-    async write(write: KvWrite) {
-      assert.ok(write.as === 'compareAndSet')
-      const applied = (store.entry?.version ?? null) === write.version
-      if (applied) store.put(JSON.parse(write.value))
-      return { applied, version: store.entry?.version ?? null }
-    },
-    scan: async () => ({ entries: [], next: null }),
-  })
+    true,
+  )
   const gate = new Gate({ kv, events }, 'login', options)
   return { gate, store, events, emitted }
 }

@@ -61,6 +61,11 @@ function wakeData(evidence: Evidence): Ruling {
 
 type Job = Evidence['left']['jobs'][number]
 
+/** A snooze uses up the data that its run has read, so after one there may be none. */
+function isUsedUp({ history }: Job): boolean {
+  return history.some(({ ending }) => ending === 'snoozed')
+}
+
 /** Only of plain jobs: their payload is never replaced, and their id is never used again. */
 function changes<V extends 'reprioritise' | 'wake', T>(
   evidence: Evidence,
@@ -77,7 +82,7 @@ function changes<V extends 'reprioritise' | 'wake', T>(
     const writes = (changed.get(job.id) ?? []).map((note) => toWrite(note, how.changed(note)))
     const allowed = possibleValues([initial(how.first(entry.priority)), ...writes])
     const value = how.isNow(job)
-    if (allowed.includes(value)) return []
+    if (allowed.includes(value) || (verb === 'wake' && value === null && isUsedUp(job))) return []
     return [`${labelOf(job)}: ${verb} left ${value}, where ${allowed.join(' or ')} was last`]
   })
 }

@@ -30,7 +30,8 @@ export class FoundRuns {
 
   #write(): void {
     if (!this.#isRecording || !this.#isChanged) return
-    const sorted = Object.fromEntries(Object.entries(this.#runs).sort(([a], [b]) => (a < b ? -1 : 1)))
-    writeFileSync(this.#path, `${JSON.stringify(sorted, null, 2)}\n`)
+    const sorted = Object.entries(this.#runs).sort(([a], [b]) => (a < b ? -1 : 1))
+    const lines = sorted.map(([name, runs]) => `  ${JSON.stringify(name)}: [${runs.join(', ')}]`) // as the formatter writes it
+    writeFileSync(this.#path, `{\n${lines.join(',\n')}\n}\n`)
   }
 }

@@ -234,7 +234,7 @@ export class Lease<Payload = unknown, Result = unknown> {
     const mayFail = 'effects' in settlement && settlement.effects !== null
     const retryDelayMs = mayFail ? this.#delayMs(undefined) : 0
     const answer = await this.#context.settle(new Settling(id, this.fence, settlement, retryDelayMs))
-    if (answer === 'lost') throw this.#lost(settlement.as)
+    if (answer === 'lost') throw this.#lost(settlement.as, 'settle')
     if (isRefused(answer)) throw toError(answer)
     if ('failed' in answer) throw toError(answer.failed)
     return {
@@ -244,11 +244,11 @@ export class Lease<Payload = unknown, Result = unknown> {
     }
   }
 
-  #lost(verb: string): HoldfastError {
+  #lost(verb: string, action = verb): HoldfastError {
     const { id, queue, attempt } = this.job
     return new HoldfastError(
       'LEASE_LOST',
-      `Cannot ${verb} job ${id}: this lease is no longer the job's. It was settled, cancelled or expired and was taken back; nothing was changed.`,
+      `Cannot ${action} job ${id}: this lease is no longer the job's. It was settled, cancelled or expired and was taken back; nothing was changed.`,
       { id, queue, attempt, verb },
     )
   }

@@ -41,6 +41,11 @@ test('so do the stores, the metrics, the tracing and the handlers', async () => 
   }
 })
 
+test('postgres refuses a pool and a url together', () => {
+  const both = { pool: {} as never, url: 'postgres://127.0.0.1:1/app' }
+  assert.throws(() => postgres(both), { code: 'INVALID_OPTION', message: /a pool or a url, not both/ })
+})
+
 test('close with an option that does not exist is refused, and closes nothing', async () => {
   await using holdfast = await open('sqlite::memory:')
   holdfast.work('mail', () => 7)

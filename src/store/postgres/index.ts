@@ -108,6 +108,10 @@ export interface PostgresOptions {
 export function postgres(options: PostgresOptions) {
   const names = ['pool', 'url', 'schema', 'listen', 'connections', 'answerTimeout']
   checkOptions(options, 'postgres options', names)
+  if (options.pool !== undefined && options.url !== undefined) {
+    const message = 'Give postgres a pool or a url, not both: a pool has its own server.'
+    throw new HoldfastError('INVALID_OPTION', message, { option: 'url' })
+  }
   return async ({
     clock,
     readOnly = false,

@@ -248,14 +248,16 @@ export function lacksGrant(cause: unknown): HoldfastError {
   const [, kind, name] = /(schema|table|function|sequence) "?(\w+)/.exec(said) ?? []
   return new HoldfastError(
     'STORE_UNAVAILABLE',
-    `This role was not granted what it tried (${said}). Have the owner of the schema run "holdfast migrate --grant ${neededFor(kind, name)}"; nothing was changed.`,
+    `This role was not granted what it tried (${said}). Have the owner of the schema run holdfast migrate --grant ${neededFor(kind, name)}. Nothing was changed.`,
     { code: '42501', denied: kind === undefined ? null : `${kind} ${name}` },
     { cause },
   )
 }
 
 function neededFor(kind: string | undefined, name: string | undefined): string {
-  if (kind === 'function') return producersNames.includes(name ?? '') ? 'producer=<role>' : 'worker=<role>'
-  if (kind === 'schema' || name === 'meta') return 'producer=<role>, or worker=<role>, or reader=<role>'
-  return 'reader=<role>" to look, or "worker=<role>" to work, as in "--grant worker=<role>'
+  const [producer, worker, reader] = ['producer=<role>', 'worker=<role>', 'reader=<role>']
+  if (kind === 'schema' || name === 'meta') return `${producer} (to enqueue; or ${worker} to work, ${reader} to read)`
+  if (kind === 'function' && producersNames.includes(name ?? '')) return producer
+  const isRead = kind !== 'function' || readersNames.includes(name ?? '')
+  return isRead ? `${reader} (to read; or ${worker} to work)` : worker
 }

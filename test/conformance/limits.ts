@@ -16,6 +16,43 @@ const two = defineQueue<Mail>('mail', { limit: { key: ({ tenant }) => tenant, co
 
 export function limitTests(inWorld: InWorld): void {
   describe('limits', () => {
+    test(
+      'a settlement or a rescue after which a job waits answers whether it is held for its limit key, or has its slot again',
+      inWorld(async ({ holdfast, clock, another }) => {
+        const queue = holdfast.queue(perTenant)
+        const states: string[] = []
+        const expired: string[] = []
+        const other = await another()
+        other.on('lease.expired', ({ state }) => expired.push(state))
+        for (const others of [0, 1]) {
+          const tenant = `with ${others} others`
+          const { id } = await queue.enqueue({ tenant, n: 0 })
+          const wait = [
+            async () => (await claimOne(holdfast, perTenant)).retry(new Error('no'), { delay: 0 }),
+            async () => (await claimOne(holdfast, perTenant)).snooze(0),
+            async () => (await claimOne(holdfast, perTenant)).release(),
+          ]
+          for (const settle of wait) {
+            // Another job of the key gets the slot, unless the first one comes back before it, as a released one does.
+            const beside = others === 0 ? [] : [await queue.enqueue({ tenant, n: 1 })]
+            const { state } = await settle()
+            states.push(state)
+            assert.equal(state, await stateOf(holdfast, id), 'the answer is what a read says')
+            for (const { id: besideId } of beside) await holdfast.cancel(besideId)
+            assert.equal(await stateOf(holdfast, id), 'ready')
+          }
+          await claimOne(holdfast, perTenant, { lease: '1m' })
+          const beside = others === 0 ? null : await queue.enqueue({ tenant, n: 1 })
+          await clock.advance(2 * minute)
+          assert.equal((await other.sweep()).rescued, 1)
+          assert.equal(expired.at(-1), await stateOf(holdfast, id))
+          if (beside) await holdfast.cancel(beside.id)
+          await holdfast.cancel(id)
+        }
+        assert.deepEqual(states, ['ready', 'ready', 'ready', 'held', 'held', 'ready'])
+      }),
+    )
+
     describe('of a queue', () => {
       test(
         'a queue runs no more jobs at once than its limit, whichever client claims',

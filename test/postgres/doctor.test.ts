@@ -163,6 +163,54 @@ describe('jobs', () => {
     assert.deepEqual(await all(holdfast, 'jobs-astray'), [])
   })
 
+  test('whose lease is missing are found among many running ones, and the finding says how far it looked', async () => {
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    await holdfast.queue('mail').enqueueMany(Array.from({ length: 10_000 }, (_, payload) => ({ payload })))
+    await holdfast.queue('mail').enqueue('last')
+    const [first, ...rest] = await holdfast.claim(['mail'], { max: 10_000, lease: '1h' })
+    const last = await claimOne(holdfast, 'mail', { lease: '1h' })
+    const astray = async (options?: DoctorOptions) =>
+      (await holdfast.doctor(options)).filter(({ id }) => id === 'jobs-astray')
+    assert.match((await astray())[0]?.sentence ?? '', /the oldest 10,000 jobs of each lane.*holdfast doctor --full/)
+    assert.doesNotMatch((await astray({ full: true }))[0]?.sentence ?? '', /--full/)
+    await database.rows('update holdfast.lease set xids = xids[2:], ords = ords[2:]') // of both
+    assert.deepEqual((await astray())[0]?.facts['ids'], [first?.job.id], 'the last one is behind 10,000 running ones')
+    assert.deepEqual((await astray({ full: true }))[0]?.facts['ids'], [first?.job.id, last.job.id])
+    await Promise.all(rest.map((lease) => lease.done()))
+    assert.deepEqual((await astray())[0]?.facts['ids'], [first?.job.id, last.job.id])
+  })
+
+  test('are not read one by one: what the doctor reads does not grow with their number', async () => {
+    await using database = await setup()
+    await using pool = oneConnection(database)
+    await using holdfast = await open(postgres({ pool, listen: false }))
+    const queue = holdfast.queue('mail')
+    const limited = holdfast.queue('limited', { limit: { key: 'tenant', concurrency: 1 } })
+    const fill = async (jobs: number) => {
+      await queue.enqueueMany(Array.from({ length: jobs }, (_, payload) => ({ payload })))
+      await queue.enqueueMany(Array.from({ length: jobs }, (_, payload) => ({ payload, delay: '1h' })))
+      await limited.enqueueMany(Array.from({ length: jobs }, (_, n) => ({ payload: { tenant: n % 10 } })))
+      await Promise.all((await holdfast.claim(['mail'], { max: jobs / 10, lease: '1h' })).map((lease) => lease.done()))
+      await holdfast.sweep()
+      await database.rows('vacuum analyze')
+    }
+    const cost = async () => {
+      await holdfast.doctor() // reads what only the first call reads
+      const before = await blocksRead(pool)
+      await holdfast.doctor()
+      return (await blocksRead(pool)) - before
+    }
+    await fill(100)
+    // As if there were more jobs than are recounted.
+    await database.rows(`insert into holdfast.tally (xid, queue, ready)
+      select pg_current_xact_id(), no, 300000 from holdfast.queue where name = 'mail'`)
+    const few = await cost()
+    for (let n = 0; n < 2; n++) await fill(5_000)
+    const many = await cost()
+    assert.ok(many < few + 60, `${few} blocks, then ${many}`)
+  })
+
   test('whose lane does not exist return to their queue, and the counts include them until then', async () => {
     await using database = await setup()
     await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
@@ -368,6 +416,24 @@ function swallowing({ url }: TestDatabase): pg.Pool & AsyncDisposable {
   const pool = new pg.Pool({ connectionString: url, Client: Forgetful } as pg.PoolConfig)
   pool.on('error', () => {})
   return Object.assign(pool, { [Symbol.asyncDispose]: () => pool.end() })
+}
+
+function oneConnection({ url }: TestDatabase): pg.Pool & AsyncDisposable {
+  const pool = new pg.Pool({ connectionString: url, max: 1 })
+  return Object.assign(pool, { [Symbol.asyncDispose]: () => pool.end() })
+}
+
+/**
+ * Blocks of the store's tables and indexes that all connections have read. Without those of counts, which have a row for each
+ * call since they were last added up, and of queues, which are looked up for these.
+ */
+async function blocksRead(pool: pg.Pool): Promise<number> {
+  await pool.query('select pg_stat_force_next_flush()')
+  const { rows } = await pool.query(
+    `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::int as blocks
+       from pg_statio_user_tables where schemaname = 'holdfast' and relname not in ('tally', 'queue')`,
+  )
+  return rows[0].blocks
 }
 
 async function bad(holdfast: Holdfast, options: DoctorOptions = {}): Promise<Finding[]> {

@@ -5,6 +5,7 @@ import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { Lease } from '../../src/lease/lease.ts'
 import { claimOne, readJob, rejects, stateOf } from '../conformance/expect.ts'
+import { touched } from './plans.ts'
 import { inWorld, type Rule, until, useDatabase, type World } from './world.ts'
 
 useDatabase()
@@ -217,4 +218,95 @@ test(
     }, 'they are gone')
     assert.equal(rescued, 0)
   }),
+)
+
+/** How many rows of leases there are, and how many blocks one more renewal of the first job reads. */
+async function renewalCost(world: World, id: string): Promise<{ readonly rows: number; readonly blocks: number }> {
+  const session = await world.connect()
+  const [hold] = await world.rows(
+    `select l.token, j.lane, j.ready_xid::text as xid, j.ord::text
+       from holdfast.job j join holdfast.lease l on j.ord = any (l.ords) where j.id = $1 limit 1`,
+    [id],
+  )
+  const { token, lane, xid, ord } = hold as Record<string, string>
+  const renew = `select * from holdfast.renew('{${token}}', '{1}', '{${lane}}', '{${xid}}', '{${ord}}', '{${ord}}', '{1}', '{600000}', null)`
+  const blocks = await touched(session, world.schema.sql(renew))
+  const [leases] = await world.rows('select count(*)::int as rows from holdfast.lease')
+  return { rows: leases?.['rows'] as number, blocks }
+}
+
+test(
+  'what a renewal reads, and the rows of leases, do not grow with earlier renewals of a job and of those claimed with it',
+  inWorld(async (world) => {
+    await world.holdfast.queue('mail').enqueueMany(Array.from({ length: 5 }, (_, payload) => ({ payload })))
+    const leases = await world.holdfast.claim(['mail'], { max: 5, lease: '1h' })
+    const id = leases[0]?.job.id as string
+    for (const lease of leases) await lease.renew('1h')
+    await world.rows('vacuum holdfast.lease')
+    const few = await renewalCost(world, id)
+    for (let n = 0; n < 400; n++) await leases[n % 5]?.renew('1h')
+    await world.rows('vacuum holdfast.lease') // dead rows are not what this is about
+    const many = await renewalCost(world, id)
+    assert.ok(many.rows <= few.rows, `${few.rows} rows, then ${many.rows}`)
+    assert.ok(many.blocks < few.blocks + 20, `${few.blocks} blocks, then ${many.blocks}`)
+    await Promise.all(leases.map((lease) => lease.renew('1h')))
+    assert.equal((await renewalCost(world, id)).rows, 2, 'one row lists all, one the job that was renewed last')
+  }),
+)
+
+const locksAgain: Rule = {
+  from: 'exit when not exists (select from holdfast.lease l where l.token = any (p_tokens) and l.no <> all (v_locked));',
+  to: 'perform pg_advisory_xact_lock(77, 77); exit;',
+}
+/** The same rule, behind a lock with which a test stops a renewal that has locked what it saw. */
+const stopsThere: Rule = { from: locksAgain.from, to: `perform pg_advisory_xact_lock(77, 77); ${locksAgain.from}` }
+
+/**
+ * Two renewals at the same moment, and the lease of the first expires at once. While the second one stands between its locks and
+ * its look at the job, a sweep takes the job back. Answers for how many jobs the second one was answered, and how many it lists.
+ */
+async function renewsTwice(world: World): Promise<{ readonly answered: number; readonly listed: unknown }> {
+  const { id } = await world.holdfast.queue('mail').enqueue(1)
+  await claimOne(world.holdfast, 'mail', { lease: '1h' })
+  const [hold] = await world.rows('select token, lane, xids[1]::text as xid, ords[1]::text as ord from holdfast.lease')
+  const { token, lane, xid, ord } = hold as Record<string, string>
+  const place = `'{${lane}}', '{${xid}}', '{${ord}}', '{${ord}}', '{1}'`
+  const renew = (ms: number) => `select * from holdfast.renew('{${token}}', '{1}', ${place}, '{${ms}}', null)`
+  const first = await world.begin()
+  await first.run(renew(1))
+  const [blocker, second, sweep] = [await world.begin(), await world.begin(), await world.begin()]
+  let isAnswered = false
+  const answer = second.run(renew(3_600_000)).finally(() => {
+    isAnswered = true
+  })
+  const blocked = blocker.run('select pg_advisory_xact_lock(77, 77)') // the first has it
+  await world.waiters(2) // the second waits for the lease that the first has removed
+  await first.commit()
+  await blocked
+  await world.waiters(1, 0, '3600000')
+  await sweep.run('delete from holdfast.lease')
+  await sweep.run(`update holdfast.job set ord = nextval('holdfast.number') where id = $1`, [id]) // as a rescue
+  await blocker.commit()
+  const waits = `select from pg_stat_activity
+    where wait_event_type = 'Lock' and wait_event <> 'advisory' and datname = current_database()`
+  await until(
+    async () => isAnswered || (await world.rows(waits)).length > 0,
+    'the second is answered, or waits for the sweep',
+  )
+  await sweep.commit()
+  const answered = (await answer).length
+  await second.commit()
+  return { answered, listed: (await world.rows('select count(*)::int as rows from holdfast.lease'))[0]?.['rows'] }
+}
+
+test(
+  'a renewal that waited for another one of the same job is answered as lost if the job was rescued in between',
+  inWorld(async (world) => assert.deepEqual(await renewsTwice(world), { answered: 0, listed: 0 }), {
+    without: [stopsThere],
+  }),
+)
+
+test(
+  'if a renewal does not lock the lease that replaced the one it waited for, it is answered although the job is gone',
+  inWorld(async (world) => assert.equal((await renewsTwice(world)).answered, 1), { without: [locksAgain] }),
 )

@@ -3,11 +3,12 @@ import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { JobChange, Watch, WatchFilter } from '../../src/client/watch.ts'
+import { touched } from './plans.ts'
 import { inWorld, type Rule, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
-const inProgress: Rule = { from: 'c.xid = any (v_open) and c.no > p_after', to: 'false' }
+const inProgress: Rule = { from: 'from unnest(v_open) o(xid)', to: "from unnest('{}'::xid8[]) o(xid)" }
 async function lateCommit(world: World): Promise<string[]> {
   await using watch = await begun(world)
   const early = await world.begin()
@@ -165,11 +166,7 @@ test(
     const old = await world.begin('begin isolation level repeatable read')
     await old.run('select count(*) from holdfast.change')
     const client = await world.connect()
-    const blocks = async (call: string): Promise<number> => {
-      const { rows } = await client.query(world.schema.sql(`explain (analyze, buffers, format json) ${call}`))
-      const plan = rows[0]['QUERY PLAN'][0].Plan
-      return plan['Shared Hit Blocks'] + plan['Shared Read Blocks']
-    }
+    const blocks = (call: string) => touched(client, world.schema.sql(call))
     const look = async (watching: Watch) => {
       const [era, from, no, ahead] = (watching.cursor as string).split('.')
       return blocks(

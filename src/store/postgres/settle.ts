@@ -41,6 +41,7 @@ import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { type LeaseColumns, leaseColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
+import { noLongerHeld } from './limits/admit.ts'
 import { lanesToSettle, SettlementWriter } from './settlement-writer.ts'
 import { mostOf } from './sql-leftovers.ts'
 import { afterOthers, inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
@@ -407,7 +408,17 @@ class SettleTransaction {
     const answers = await this.#context.db.transact((tx) => this.#settle(tx), flush)
     this.#context.announce(this.#ready)
     await this.#context.afterCommit(this.#afterCommit)
-    return answers
+    return this.#withAdmitted(answers)
+  }
+
+  /** Of jobs that wait again for a slot of their limit key, some have one by now. */
+  async #withAdmitted(answers: readonly AnswerOrLater[]): Promise<AnswerOrLater[]> {
+    const idOf = (i: number) => (this.#requests[i] as SettleRequest).id
+    const held = answers.flatMap((answer, i) => (isHeld(answer) ? [idOf(i)] : []))
+    const admitted = await noLongerHeld(this.#context.db, held)
+    return answers.map((answer, i) =>
+      isHeld(answer) && admitted.has(idOf(i)) ? { ...answer, state: 'ready' } : answer,
+    )
   }
 
   async #settle(tx: PgTransaction): Promise<AnswerOrLater[]> {
@@ -441,6 +452,10 @@ class SettleTransaction {
     }
     return held
   }
+}
+
+function isHeld(answer: AnswerOrLater): answer is Extract<SettleAnswer, { state: unknown }> {
+  return typeof answer === 'object' && 'state' in answer && answer.state === 'held'
 }
 
 function followUpsOf(settlement: Settlement): readonly NewJob[] {

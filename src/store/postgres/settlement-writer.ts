@@ -102,7 +102,7 @@ export class SettlementWriter {
     const verdict = expired(core(job), job.worker)
     const pending = { job, verdict, ...bodyWithoutResult(job.cancel, verdict, null) }
     const { id, queue, attempt, maxAttempts, worker, startedAt } = job
-    const lease = { id, queue, attempt, maxAttempts, worker, startedAt, state: verdict.to }
+    const lease = { id, queue, attempt, maxAttempts, worker, startedAt, state: stateAfter(job, verdict) }
     if (pending.effects.every((set) => this.#cannotFail(set))) {
       await this.#gather(pending)
       return lease
@@ -122,7 +122,7 @@ export class SettlementWriter {
     if (isWaiting(pending.verdict) && this.#gathered.some(enqueues)) await this.write()
     this.#gathered.push(pending)
     const enqueued = pending.effects.flatMap((set) => set.enqueue).map(({ id }) => ({ id, status: 'created' }) as const)
-    return answerOf(pending.verdict, enqueued)
+    return answerOf(pending, enqueued)
   }
 
   /** For a verdict that must be written. If effects of a cancel request fail, it is written without them. */
@@ -142,7 +142,7 @@ export class SettlementWriter {
 
   async #settleNow(pending: PendingSettlement): Promise<SettledAnswer> {
     await this.#write([{ ...pending, effects: [] }])
-    return answerOf(pending.verdict, await this.apply(pending.effects))
+    return answerOf(pending, await this.apply(pending.effects))
   }
 
   /** Throws a Refusal if an effect cannot be applied. */
@@ -331,8 +331,13 @@ function lanesToEnd(job: LeasedJob, verdict: Verdict): Wanted[] {
   return hasNotice ? [...followUps, { queue: job.onDead, priority: null }] : followUps
 }
 
-function answerOf(verdict: Verdict, enqueued: readonly Enqueued[]): SettledAnswer {
-  return { state: verdict.to, runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
+/** A job with a limit key waits for a slot again. An admission after the commit may make it ready (`limits/admit.ts`). */
+function stateAfter({ keyRef }: LeasedJob, { to }: Verdict): JobState {
+  return to === 'ready' && keyRef !== null ? 'held' : to
+}
+
+function answerOf({ job, verdict }: PendingSettlement, enqueued: readonly Enqueued[]): SettledAnswer {
+  return { state: stateAfter(job, verdict), runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
 }
 
 /** This settlement enqueues other jobs. */

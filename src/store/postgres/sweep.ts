@@ -39,7 +39,7 @@ import { isBroken, isCollision, isFromServer, LockNotFree, withRetry } from './c
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
-import { admitPending, type LimitEventList } from './limits/admit.ts'
+import { admitPending, type LimitEventList, noLongerHeld } from './limits/admit.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
 import { repairRestored } from './schema/check-restored.ts'
@@ -113,11 +113,19 @@ export class Sweeps {
     batches.throwFailure()
     return {
       ...report,
+      expired: await this.#withAdmitted(report.expired),
       ...(failed.length > 0 && { upkeepFailed: failed }),
       admitted,
       pruned: report.pruned + dropped + batches.pruned,
       more: report.more || admitted >= max || !tookAll || batches.more,
     }
+  }
+
+  /** Of rescued jobs that waited for a slot of their limit key, some have one by now. */
+  async #withAdmitted(expired: readonly ExpiredLease[]): Promise<readonly ExpiredLease[]> {
+    const held = expired.filter(({ state }) => state === 'held').map(({ id }) => id)
+    const admitted = await noLongerHeld(this.#db, held)
+    return expired.map((lease) => (admitted.has(lease.id) ? { ...lease, state: 'ready' as const } : lease))
   }
 
   /** Looks whether anything is to be swept; null: it is, or may be. Under a clock of its own the store always sweeps. */

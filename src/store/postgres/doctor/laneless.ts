@@ -29,7 +29,10 @@ const missingLanes = `
   )
   select n.no from named n where n.no is not null and not exists (select from holdfast.lane l where l.no = n.no & ~1)`
 
-const countLaneless = `select count(*) from holdfast.job j where j.lane = any (array(${missingLanes}))`
+/** By lane: the planner would else read all jobs, because it does not know that few lanes or none are missing. */
+const laneless = `(${missingLanes}) m cross join lateral (select * from holdfast.job k where k.lane = m.no offset 0) j`
+
+const countLaneless = `select count(*) from ${laneless}`
 
 /** How many jobs one finding names. */
 const namedMax = 1_000
@@ -42,7 +45,7 @@ const selectLaneless = `
              where exists (select from holdfast.dedup d where d.queue = q.no and d.key = j.dedup_key and d.id = j.id)
                 or exists (select from holdfast.idempotency i
                             where i.queue = q.no and i.key = j.idempotency_key and i.id = j.id) limit 1)) as queue
-    from holdfast.job j where j.lane = any (array(${missingLanes})) order by queue nulls last, j.id limit ${namedMax}`
+    from ${laneless} order by queue nulls last, j.id limit ${namedMax}`
 
 export async function countJobsWithoutLane(db: Database): Promise<number> {
   const [row] = await db.query(countLaneless, [])

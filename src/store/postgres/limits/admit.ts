@@ -1,7 +1,9 @@
 // Admits held jobs of limit keys. The protocol, and the proof that no held job is forgotten, are in `schema/functions/admit.ts`.
 
+import { isHoldfastError } from '../../../errors.ts'
 import { list, texts } from '../connection/columns.ts'
 import type { Database } from '../connection/database.ts'
+import { isForeign } from '../connection/failures.ts'
 
 /** How many limit keys are locked in one transaction; a list has no more. */
 const limitKeysMax = 200
@@ -28,6 +30,21 @@ export async function admitLimitKeys(
     lists.map((no) => ({ keyRefs: [], lists: [no] })),
   )
 }
+
+/** The ids of those jobs that no longer wait for a slot. If the server is away now, none: they were held when they were stored. */
+export async function noLongerHeld(db: Database, ids: readonly string[]): Promise<ReadonlySet<string>> {
+  if (ids.length === 0) return new Set()
+  try {
+    const rows = await db.query(selectNotHeld, [list(ids)])
+    return new Set(rows.map(([id]) => id as string))
+  } catch (error) {
+    if (!isForeign(error) && !isHoldfastError(error)) throw error
+    return new Set()
+  }
+}
+
+const selectNotHeld = `select u.id from unnest($1::uuid[]) u(id)
+  where not exists (select from holdfast.job j where j.id = u.id and j.is_held)`
 
 /** The same for events that were left over: many lists may have the same limit keys. */
 export async function admitPending(

@@ -41,7 +41,8 @@ export async function blockers(context: StoreContext, id: string): Promise<JobBl
 const nextStart = ({ limit_key, count, reserved }: Record<'limit_key' | 'count' | 'reserved', string>) => `
   (select min(s.until)
      from (select t.until, sum(t.jobs) over (order by t.until) as gone, sum(t.jobs) over () + ${reserved} as used
-             from holdfast.limit_start t where t.limit_key = ${limit_key} and t.until > $2) s
+             from holdfast.limit_start t
+             where t.limit_key = ${limit_key} and (t.limit_key, t.until) > (${limit_key}, $2)) s
     where s.used >= ${count} and s.gone > s.used - ${count})`
 
 const selectQueue = `
@@ -101,7 +102,8 @@ const selectKey = `
    cross join lateral (
      select greatest(0, coalesce(g.admitted, 0) - coalesce(sum(k.gone), 0)) as admitted,
             greatest(0, coalesce(g.reserved, 0) - coalesce(sum(k.unused), 0)) as reserved
-       from (select k.gone, k.unused from holdfast.limit_event k where k.limit_key = j.limit_key and k.xid >= coalesce(g.low, '0')
+       from (select k.gone, k.unused from holdfast.limit_event k
+              where k.limit_key = j.limit_key and (k.limit_key, k.xid) >= (j.limit_key, coalesce(g.low, '0'))
               union all
              select u.gone, 0 from holdfast.limit_event_list l cross join lateral unnest(l.limit_keys, l.gone) u(limit_key, gone)
               where l.gone is not null and u.limit_key = j.limit_key) k) r

@@ -136,6 +136,10 @@
 //      one.
 //   4. Rows of held jobs. Nothing is locked after these.
 //
+// PLANS. Events and starts of a key are compared as pairs, `(limit_key, xid) >= (…)`, beside `limit_key = …`. Both tables are
+// empty at times. A plan that is made then, with `xid >= …` alone, uses the index of `xid`, and so reads the events of all keys:
+// for a session that keeps it, 171 blocks instead of 13 at 20,000 events of other keys. Only the index of keys serves a pair.
+//
 // Usage rows are inserted and deleted rather than updated, because an old snapshot may be held open; see `0001-tables.ts`.
 //
 // FIGURES: jobs of 1,000 keys, as a multiple of what jobs without a key cost.
@@ -384,7 +388,8 @@ begin
     delete from holdfast.limit_event k
      where k.ctid = any (array(
        select s.spot from wanted w cross join lateral (
-         select o.ctid as spot from holdfast.limit_event o where o.limit_key = w.limit_key and o.xid >= w.low offset 0) s))
+         select o.ctid as spot from holdfast.limit_event o
+          where o.limit_key = w.limit_key and (o.limit_key, o.xid) >= (w.limit_key, w.low) offset 0) s))
     returning k.limit_key, k.xid, k.gone, k.unused, k.reserved, k.ord
   ),
   rated as materialized (
@@ -400,7 +405,8 @@ begin
   room as materialized (
     select h.*, least(v_most, h.key_max_running - h.admitted, case when h.key_max_starts is not null then
              h.key_max_starts - h.reserved - (
-               select coalesce(sum(t.jobs), 0) from holdfast.limit_start t where t.limit_key = h.limit_key and t.until > v_now) end) as places
+               select coalesce(sum(t.jobs), 0) from holdfast.limit_start t
+                where t.limit_key = h.limit_key and (t.limit_key, t.until) > (h.limit_key, v_now)) end) as places
       from (select w.i, w.limit_key, w.number, w.queue, w.no, w.key_max_running, w.key_max_starts, w.admitted as was_admitted,
                    w.reserved as was_reserved, w.waiting_from as was_from, a.admitted,
                    case when w.key_max_starts is null then 0 else

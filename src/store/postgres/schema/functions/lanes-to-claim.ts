@@ -69,7 +69,7 @@ begin
                least(q.max_running - (select coalesce(sum(t.running), 0) from holdfast.tally t
                                        where t.queue = q.no and t.xid >= holdfast.low_tally()),
                      q.max_starts - (select coalesce(sum(s.jobs), 0) from holdfast.limit_start s
-                                      where s.limit_key = q.no::text and s.until > p_now)) end as room
+                                      where s.limit_key = q.no::text and (s.limit_key, s.until) > (q.no::text, p_now))) end as room
         from (select distinct queue as no from lanes) d
        cross join lateral (select * from holdfast.queue where no = d.no offset 0) q
     ),

@@ -82,7 +82,7 @@ begin
       select c.limit_key, c.ready, greatest(c.ready + c.running - q.key_max_running, c.ready - q.key_max_starts + case
                when q.key_max_starts is not null then (
                  select coalesce(sum(t.jobs), 0) from holdfast.limit_start t
-                  where t.limit_key = c.limit_key and t.until > v_now) end) as jobs
+                  where t.limit_key = c.limit_key and (t.limit_key, t.until) > (c.limit_key, v_now)) end) as jobs
         from counted c cross join (select * from holdfast.queue where no = p_queue) q
     )
     select b.limit_key, least(b.ready, b.jobs)::bigint from beyond b where b.jobs > 0 and b.ready > 0;

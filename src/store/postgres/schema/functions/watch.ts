@@ -137,8 +137,9 @@ begin
          from (
           select c.*, case when c.no = p_after + 1 then least(p_seen, c.jobs) else 0 end as seen
             from (
-        (select c.* from holdfast.change c
-          where c.xid = any (v_open) and c.no > p_after and pg_visible_in_snapshot(c.xid, v_until)
+        (select c.* from unnest(v_open) o(xid)
+          cross join lateral (select * from holdfast.change k where k.xid = o.xid offset 0) c -- else found by number: all of them
+          where c.no > p_after and pg_visible_in_snapshot(c.xid, v_until)
             and (p_queue is null or c.queue = v_queue) and (p_states is null or c.state = any (p_states))
             and (p_ids is null or c.ids && p_ids)
           order by c.no limit p_max)

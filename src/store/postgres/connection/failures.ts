@@ -162,11 +162,15 @@ export function isDiskFull(error: unknown): boolean {
 }
 
 /**
- * The server refused the values of a call (SQLSTATE classes 22 and 23). It has undone the call, and would refuse it again. A
- * statement of the application that fails so is answered inside its savepoint, and never gets here.
+ * The server refused the values of a call (SQLSTATE classes 22 and 23), or a trigger did (P0001). It has undone the call, and
+ * would refuse it again. A statement of the application that fails so is answered inside its savepoint, and never gets here.
  */
 export function isDataError(error: unknown): error is HoldfastError {
-  return isHoldfastError(error, 'STORE_UNAVAILABLE') && isFromServer(error.cause) && /^2[23]/.test(codeOf(error.cause))
+  return (
+    isHoldfastError(error, 'STORE_UNAVAILABLE') &&
+    isFromServer(error.cause) &&
+    /^(2[23]|P0001$)/.test(codeOf(error.cause))
+  )
 }
 
 /** A prepared statement does not exist, exists already, or its result has changed its type. */

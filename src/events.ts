@@ -124,7 +124,10 @@ export interface HoldfastEvents {
     readonly pruned: number
     readonly durationMs: number
   }
-  /** The database refused a part of a sweep's upkeep. Everything else was swept, and the upkeep is tried again after a minute. */
+  /**
+   * The database refused a part of a sweep's upkeep, or the rescue of one job. Everything else was swept. Upkeep is tried again
+   * after a minute, a rescue after 5 s.
+   */
   'upkeep.failed': { readonly error: Error }
   /** Emitted once, when the store stops answering. */
   'store.down': { readonly by: string; readonly error: Error }

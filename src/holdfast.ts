@@ -361,6 +361,14 @@ export class Holdfast {
     return this.#parts.store.capabilities
   }
 
+  /**
+   * Why commits wait on the server although it answers other calls, for example for a synchronous standby; null: none is known to.
+   * `storeHealth` reads it.
+   */
+  get stalled(): HoldfastError | null {
+    return this.#parts.stall.error
+  }
+
   /** Calls the listener at each event of that name in this process. Answers a function that ends it. */
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
     return this.#parts.events.on(name, listener)

@@ -17,6 +17,7 @@ import { Jobs } from './client/jobs.ts'
 import { Queues } from './client/queues.ts'
 import { toWanted } from './client/requests.ts'
 import { Results } from './client/results.ts'
+import { Stall } from './client/stall.ts'
 import { Waiters } from './client/waiters.ts'
 import { Watches } from './client/watch.ts'
 import { kvWeight, settleWeight, weightMax } from './client/weight.ts'
@@ -90,6 +91,7 @@ export interface WorkerWays {
 export class Wiring {
   readonly store: Store
   readonly events: Events
+  readonly stall: Stall
   readonly calls: Calls = new Calls(() => this.watches.hint())
   readonly kv: Kv
   /** For entries of Holdfast itself. */
@@ -135,6 +137,7 @@ export class Wiring {
     this.#timers = timers
     this.#random = random
     this.#stopLog = logTo(events, logger)
+    this.stall = new Stall(events)
 
     this.#waiters = new Waiters(timers)
     this.sweeper = new Sweeper(store, events, { timers, random })
@@ -274,6 +277,7 @@ export class Wiring {
         events.emit('batch.finished', { batch, ...facts })
       },
       onUndeliverable: (job) => events.emit('job.undeliverable', job),
+      onStalled: (stall) => this.stall.changed(stall),
     }
   }
 
@@ -375,6 +379,7 @@ export class Wiring {
       settled: (requests) => {
         if (this.#results.size > 0) for (const { id } of requests) this.#results.hint(id)
       },
+      onStalled: (listener) => this.stall.join(listener),
       onCancel: (listener) => {
         this.#cancelListeners.add(listener)
         return () => this.#cancelListeners.delete(listener)

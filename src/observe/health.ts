@@ -5,7 +5,7 @@
 //
 // The answer names each part, so it shows which one is down. It never hangs: a part that does not answer in time is down.
 
-import { isHoldfastError } from '../errors.ts'
+import { type HoldfastError, isHoldfastError } from '../errors.ts'
 import { checkOptions } from '../job/names.ts'
 
 export interface PartHealth {
@@ -87,8 +87,12 @@ export class Health {
 }
 
 /** The store as a part of `ready`. */
-export function storeHealth(holdfast: { queues(): Promise<unknown> }): PartCheck {
+export function storeHealth(holdfast: {
+  queues(): Promise<unknown>
+  readonly stalled?: HoldfastError | null
+}): PartCheck {
   return async () => {
+    if (holdfast.stalled) throw holdfast.stalled
     await holdfast.queues()
     return { ok: true }
   }

@@ -253,9 +253,7 @@ export const wording: Wording = {
   'store.down': {
     level: 'error',
     say: ({ by, error }) => ({
-      message: refuses(error)
-        ? `The store refuses to write (${by}): ${saying(error)} The call is repeated until it succeeds.`
-        : `The store does not answer (${by}): ${saying(error)} The call is repeated until it succeeds.`,
+      message: outageSentence(by, error),
       facts: { by, error: errorFacts(error) },
       kind: 'outages of the store',
     }),
@@ -478,7 +476,9 @@ function time(ms: number): string {
   return ms < 1_000 ? `${Math.round(ms)} ms` : `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`
 }
 
-/** The store answers, but refuses to write. */
-function refuses(error: Error): boolean {
-  return isHoldfastError(error) && error.facts['refuses'] !== undefined
+function outageSentence(by: string, error: Error): string {
+  const refuses = isHoldfastError(error) ? error.facts['refuses'] : undefined
+  if (refuses === 'commits') return `The store does not answer commits (${by}): ${saying(error)}`
+  const how = refuses === undefined ? 'does not answer' : 'refuses to write'
+  return `The store ${how} (${by}): ${saying(error)} The call is repeated until it succeeds.`
 }

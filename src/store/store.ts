@@ -105,7 +105,7 @@
 //    of a batch, the job of a schedule) is not refused. It is stored as a dead job whose error says why, and `onUndeliverable`
 //    reports it. Such a job can be requeued only once its key can be known, so nothing starts beyond a limit.
 
-import type { Refused } from '../errors.ts'
+import type { HoldfastError, Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
 import type { DroppedNotice } from '../job/death.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
@@ -243,6 +243,8 @@ export interface Subscriber {
   onNoticeDropped?(death: DroppedNotice): void
   /** This store, in this process, has enqueued a job that cannot run: it is stored as dead. */
   onUndeliverable?(job: UndeliverableJob): void
+  /** The server answers, and keeps commits waiting: why. Calls wait on. Null: the commits have been answered. */
+  onStalled?(stall: HoldfastError | null): void
 }
 
 /** For what the store itself has enqueued a job. */

@@ -11,6 +11,7 @@
 // 3. Then they are aborted. A handler that has not ended after the unwind time is abandoned, and its job is released at no cost.
 // 4. All settlements are flushed. Leases are renewed until the end.
 
+import { type StallListener, waitedMs } from '../client/stall.ts'
 import type { Waiters } from '../client/waiters.ts'
 import { HoldfastError } from '../errors.ts'
 import type { Events } from '../events.ts'
@@ -57,6 +58,8 @@ export interface WorkerContext {
   /** These requests were answered. */
   settled(requests: readonly SettleRequest[]): void
   onCancel(listener: (ids: readonly string[] | null) => void): () => void
+  /** Returns the function to leave. */
+  onStalled(listener: StallListener): () => void
   random(): number
 }
 
@@ -191,6 +194,7 @@ export class Worker {
     await Promise.resolve() // so that the caller can add listeners first
     const leaveSweeps = sweeps && !isDisabled('sweep') ? this.#joinSweeps() : () => {}
     const leaveSchedules = sweeps && !isDisabled('schedule') ? this.#joinSchedules() : () => {}
+    const leaveStall = this.#joinStall()
     const unsubscribe = this.#context.onCancel((ids) => this.#heartbeat.check(ids))
     const worked = this.#work().catch((error) => {
       if (!this.#halt.signal.aborted) this.#fail(error) // while the worker stops, an interrupted call is no failure
@@ -198,6 +202,7 @@ export class Worker {
     await Promise.race([worked, aborted(this.#halt.signal)])
     await this.#windDown(worked)
     unsubscribe()
+    leaveStall()
     leaveSweeps()
     leaveSchedules()
     this.#alarm.stop()
@@ -235,6 +240,15 @@ export class Worker {
       leave()
       this.#outage.dropped(round)
     }
+  }
+
+  /** So are commits that wait on the server: an answer to another call does not mean that they have been answered. */
+  #joinStall(): () => void {
+    const stalled = this.#outage.repeated()
+    return this.#context.onStalled((error) => {
+      if (error) this.#outage.failed(stalled, error, this.#context.timers.now() - waitedMs(error))
+      else this.#outage.succeeded(stalled)
+    })
   }
 
   async #work(): Promise<void> {

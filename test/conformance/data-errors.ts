@@ -1,11 +1,102 @@
-// A settlement whose values the store's own tables refuse fails alone.
+// A request whose values the store's own tables refuse, by a constraint or a trigger of an operator, fails alone.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { heard, readJob, rejects } from './expect.ts'
 import { type Dialect, type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
 
 export function dataErrorTests(inWorld: InWorld, { dialect }: StoreUnderTest): void {
-  if (dialect) describe('a settlement that the database refuses', () => settleTests(withSql(inWorld), dialect))
+  if (!dialect) return
+  describe('a settlement that the database refuses', () => settleTests(withSql(inWorld), dialect))
+  describe('a request that the database refuses', () => requestTests(withSql(inWorld), dialect))
+}
+
+function requestTests(inSql: InSqlWorld, dialect: Dialect): void {
+  for (const [kind, options] of [
+    ['plain', {}],
+    ['with a key', { dedup: { key: 'k' } }],
+  ] as const) {
+    test(
+      `of enqueues that are sent together, one (${kind}) fails alone, with its own typed error`,
+      inSql(async ({ holdfast, sql }) => {
+        const refuses = dialect.refusesForbidden(sql.schema, 'payload')
+        const mail = holdfast.queue('mail')
+        await mail.enqueue('opens the queue')
+        await sql.query(refuses.make)
+        try {
+          const payloads = ['a', 'b', 'forbidden', 'c', 'd']
+          const enqueued = await Promise.allSettled(
+            payloads.map((payload) => mail.enqueue(payload, payload === 'forbidden' ? options : {})),
+          )
+          assert.deepEqual(
+            enqueued.map(({ status }) => status),
+            ['fulfilled', 'fulfilled', 'rejected', 'fulfilled', 'fulfilled'],
+          )
+          const reason: unknown = (enqueued[2] as PromiseRejectedResult).reason
+          await rejects(Promise.reject(reason), 'INVALID_OPTION')
+          assert.match(String(reason), /not_allowed/)
+          await rejects(mail.enqueue('forbidden', options), 'INVALID_OPTION')
+          const leases = await holdfast.claim(['mail'], { max: 10 })
+          assert.deepEqual(
+            leases.map(({ job }) => job.payload),
+            ['opens the queue', 'a', 'b', 'c', 'd'],
+          )
+        } finally {
+          await sql.query(refuses.drop)
+        }
+      }),
+    )
+  }
+
+  test(
+    'of key-value writes that are sent together, one fails alone, with its own typed error',
+    inSql(async ({ holdfast, sql }) => {
+      const refuses = dialect.refusesForbidden(sql.schema, 'entry')
+      await sql.query(refuses.make)
+      try {
+        const values = [1, 2, 'forbidden', 3]
+        const written = await Promise.allSettled(values.map((value, i) => holdfast.kv.put(`k${i}`, value)))
+        assert.deepEqual(
+          written.map(({ status }) => status),
+          ['fulfilled', 'fulfilled', 'rejected', 'fulfilled'],
+        )
+        await rejects(Promise.reject((written[2] as PromiseRejectedResult).reason), 'INVALID_OPTION')
+        const entries = await Promise.all(values.map((_, i) => holdfast.kv.get(`k${i}`)))
+        assert.deepEqual(
+          entries.map((entry) => entry?.value),
+          [1, 2, undefined, 3],
+        )
+      } finally {
+        await sql.query(refuses.drop)
+      }
+    }),
+  )
+
+  test(
+    'a rescue whose rows are refused is put off; the sweep rescues and promotes everything else, and it is rescued later',
+    inSql(async ({ holdfast, sql, clock }) => {
+      const refuses = dialect.refusesForbidden(sql.schema, 'payload')
+      const mail = holdfast.queue('mail', { attempts: 1, onDead: { queue: 'deaths' } })
+      const enqueued = await mail.enqueueMany(['a', 'forbidden', 'b'].map((payload) => ({ payload })))
+      await holdfast.queue('later').enqueue(1, { delay: 50 })
+      await holdfast.queue('deaths').enqueue('opens the queue')
+      assert.equal((await holdfast.claim(['mail'], { max: 3, lease: 1_000 })).length, 3)
+      await clock.advance(2_000)
+      await sql.query(refuses.make)
+      const states = () => Promise.all(enqueued.map(async ({ id }) => (await readJob(holdfast, id)).state))
+      try {
+        const { rescued, promoted } = await holdfast.sweep()
+        assert.deepEqual([rescued, promoted], [2, 1])
+        assert.deepEqual(await states(), ['dead', 'running', 'dead'])
+        assert.equal((await holdfast.sweep()).rescued, 0)
+      } finally {
+        await sql.query(refuses.drop)
+      }
+      await clock.advance(10_000)
+      assert.equal((await holdfast.sweep()).rescued, 1)
+      assert.deepEqual(await states(), ['dead', 'dead', 'dead'])
+      assert.equal((await holdfast.stats('deaths')).ready, 4)
+    }),
+  )
 }
 
 function settleTests(inSql: InSqlWorld, dialect: Dialect): void {

@@ -146,6 +146,16 @@ export const postgresDialect: Dialect = {
     make: `alter table ${schema}.ended add constraint no_seven check (result is distinct from '7')`,
     drop: `alter table ${schema}.ended drop constraint no_seven`,
   }),
+  refusesForbidden: (schema, what) => {
+    const [table, column] = what === 'payload' ? ['job', 'payload'] : ['kv', 'value']
+    return {
+      make: `create function ${schema}.not_allowed() returns trigger language plpgsql as
+             $$ begin if new.${column} like '%forbidden%' then raise exception 'not_allowed'; end if; return new; end $$;
+             create trigger not_allowed before insert or update on ${schema}.${table}
+               for each row execute function ${schema}.not_allowed()`,
+      drop: `drop function ${schema}.not_allowed cascade`,
+    }
+  },
   from: {
     key: (schema, key) => `${schema}.kv where key = '${key}'`,
     ready: (schema) => `${schema}.job`,

@@ -106,6 +106,14 @@ export const sqliteDialect: Dialect = {
            begin select raise(abort, 'no_seven'); end`,
     drop: 'drop trigger no_seven',
   }),
+  refusesForbidden: (_, what) => {
+    const [table, column] = what === 'payload' ? ['holdfast_job', 'payload'] : ['holdfast_kv', 'value']
+    return {
+      make: `create trigger not_allowed before insert on ${table} when new.${column} like '%forbidden%'
+             begin select raise(abort, 'not_allowed'); end`,
+      drop: 'drop trigger not_allowed',
+    }
+  },
   from: {
     key: (_, key) => `holdfast_kv where key = '${key}'`,
     ready: () => 'holdfast_ready',

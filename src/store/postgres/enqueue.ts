@@ -41,6 +41,7 @@ import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { LimitKeyRefs } from './limits/admit.ts'
 import type { LockPolls } from './lock-polls.ts'
 import type { OwnDefinitions } from './own-definitions.ts'
+import { orRefuseValues } from './refused-values.ts'
 import type { Message } from './wake-messages.ts'
 
 /** Work after a commit: limit keys and lists of limit events to admit jobs for, and batches that may be finished. */
@@ -85,11 +86,13 @@ async function enqueueOpened(
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
   const only = onlyJobOf(requests)
   const lane = only && context.lanes.knownOf(only)
-  if (only && lane && context.lanes.limitKeyOf(only) === null) return [[await enqueueOne(context, only, lane)]]
+  if (only && lane && context.lanes.limitKeyOf(only) === null)
+    return orRefuseValues(requests, async () => [[await enqueueOne(context, only, lane)]], nameOf)
   // A lane that another open transaction is about to open delays only the requests that need it.
   const areOpen = await context.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
   const withLanes = areOpen ? requests : requests.filter(({ jobs }) => context.lanes.knows(jobs))
-  const answers = new Map(zip(withLanes, await enqueueWithLanes(context, withLanes)))
+  const send = (some: readonly EnqueueRequest[]) => enqueueWithLanes(context, some)
+  const answers = new Map(zip(withLanes, await orRefuseValues(withLanes, send, nameOf)))
   return requests.map((request) => answers.get(request) ?? enqueueLater(context, request))
 }
 
@@ -119,9 +122,16 @@ function zip<A, B>(a: readonly A[], b: readonly B[]): (readonly [A, B])[] {
 function enqueueLater(context: StoreContext, request: EnqueueRequest): Promise<EnqueueAnswer> {
   return context.lanes.withLanes(async () => {
     await context.lanes.open(request.jobs)
-    const [answer] = await context.polls.until(() => enqueueChecked(context, [request]))
+    const send = (requests: readonly EnqueueRequest[]) => context.polls.until(() => enqueueChecked(context, requests))
+    const [answer] = await orRefuseValues([request], send, nameOf)
     return answer as EnqueueAnswer
   })
+}
+
+/** An enqueue, for the sentence that refuses it. */
+function nameOf({ jobs }: EnqueueRequest): string {
+  const [first] = jobs
+  return jobs.length === 1 ? `job ${first?.id} of queue ${first?.queue}` : `the enqueue of ${jobs.length} jobs`
 }
 
 /** The limit keys of these jobs can be found from the definitions that this process remembers. */

@@ -239,6 +239,7 @@ class PostgresStore implements Store {
       noticesOf: (ready) => this.#wakes.noticesOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
+    this.#db.onStall((stall) => this.#wakes.stalled(stall))
     this.#claims = new Claimer(this.#db, lanes, this.#wakes)
     this.#forSettlements = { ...this.#context, db: forSettlements }
     this.#sweeps = new Sweeps(this.#forSettlements)

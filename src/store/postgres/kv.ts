@@ -2,8 +2,17 @@ import { Page } from '../page.ts'
 import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
 import type { Row } from './connection/call.ts'
 import type { Database } from './connection/database.ts'
+import { orRefuseValues } from './refused-values.ts'
 
-export async function kvWrite(db: Database, writes: readonly KvWrite[]): Promise<KvAnswer[]> {
+export function kvWrite(db: Database, writes: readonly KvWrite[]): Promise<KvAnswer[]> {
+  return orRefuseValues(
+    writes,
+    (some) => writeTogether(db, some),
+    ({ key }) => `the write of key ${key}`,
+  )
+}
+
+async function writeTogether(db: Database, writes: readonly KvWrite[]): Promise<KvAnswer[]> {
   const call = {
     text: 'select holdfast.kv_write($2::jsonb, $1, $3)::text',
     values: [JSON.stringify(writes), db.now],

@@ -7,7 +7,7 @@
 // fails, it is undone to its savepoint, and the settlements beside it are not affected.
 //
 // DATA ERRORS. A row of one job may be refused by the database itself: a value that does not fit its column, a constraint or a
-// trigger of an operator (SQLSTATE classes 22 and 23). The server has undone the whole statement or transaction then, and would
+// trigger of an operator (SQLSTATE classes 22 and 23, and P0001). The server has undone the whole statement or transaction then, and would
 // do so each time it is sent. So its jobs are divided until the one that causes the error is alone:
 //
 //   plainly done      the set is settled in two halves, one after the other, and those in halves again: about 2 log₂ n statements
@@ -42,6 +42,7 @@ import { type LeaseColumns, leaseColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { noLongerHeld } from './limits/admit.ts'
+import { refusedValues } from './refused-values.ts'
 import { lanesToSettle, SettlementWriter } from './settlement-writer.ts'
 import { mostOf } from './sql-leftovers.ts'
 import { afterOthers, inOwnTransaction, type StatementPolicy, sharedTransaction } from './statement-policy.ts'
@@ -173,17 +174,8 @@ async function settleAtOnce(
   return answers
 }
 
-/** The database refuses the values of this settlement. */
 function refusedByData(id: string, error: HoldfastError): Refused {
-  const { message } = error.cause as Error
-  return refuse(
-    'INVALID_OPTION',
-    `PostgreSQL refuses the settlement of job ${id}: ${message}. Nothing was carried out.`,
-    {
-      id,
-      code: error.facts['code'],
-    },
-  )
+  return refusedValues(`the settlement of job ${id}`, error, { id })
 }
 
 async function settleAsOne(

@@ -26,6 +26,10 @@
 //
 // REFUSED COMMITS. A statement that the server refuses to commit (`statement-policy.ts`) is refused in its own rescue. It keeps
 // no other job from being rescued.
+//
+// REFUSED VALUES. The database may refuse the rows of one rescue, or of its death notice (`refused-values.ts`). Then each expired
+// lease is rescued in a transaction of its own. A job whose rescue is refused keeps its lease for another 5 s, and the sweep
+// reports it.
 
 import { isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
@@ -35,13 +39,14 @@ import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '
 import { sweepBatches } from './batch/batch-end.ts'
 import { list, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
-import { isBroken, isCollision, isFromServer, LockNotFree, withRetry } from './connection/failures.ts'
+import { isBroken, isCollision, isDataError, isFromServer, LockNotFree, withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { admitPending, type LimitEventList, noLongerHeld } from './limits/admit.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
+import { refusedValues } from './refused-values.ts'
 import { repairRestored } from './schema/check-restored.ts'
 import { dropPartitions, makePartitions } from './schema/partitions.ts'
 import { lanesToRescue, mayRescueWait, SettlementWriter } from './settlement-writer.ts'
@@ -62,6 +67,8 @@ const leftOutMs = 200
 const blockedMs = 5_000
 /** How many rescues of a sweep may be blocked. The others are left to the next sweep. */
 const blockedMax = 5
+/** How many refused rescues a sweep reports. */
+const refusedMax = 5
 /** How far ahead the next due time is looked for. Processes that wait sweep more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
@@ -100,7 +107,7 @@ export class Sweeps {
     this.#anywayAt = performance.now() + sweepAnywayMs
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
     const swept = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
-    const { report, ready, batches: ended, droppedNotices, undeliverable } = swept
+    const { report, ready, batches: ended, droppedNotices, undeliverable, refused } = swept
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
@@ -111,10 +118,11 @@ export class Sweeps {
     this.#batchesFrom = batches.next
     const { dropped, failed } = await this.#keepUp()
     batches.throwFailure()
+    const upkeepFailed = [...refused, ...failed]
     return {
       ...report,
       expired: await this.#withAdmitted(report.expired),
-      ...(failed.length > 0 && { upkeepFailed: failed }),
+      ...(upkeepFailed.length > 0 && { upkeepFailed }),
       admitted,
       pruned: report.pruned + dropped + batches.pruned,
       more: report.more || admitted >= max || !tookAll || batches.more,
@@ -145,10 +153,14 @@ export class Sweeps {
   }
 
   async #sweepJobs(max: number, from: From): Promise<Swept> {
-    const first = await this.#rescueFirst(max, from)
+    const refused: Refused[] = []
+    const first = await this.#rescueFirst(max, from).catch((error) => {
+      if (!isDataError(error)) throw error
+      return this.#rescueEach(max, from, refused)
+    })
     const overdue = first.rest === null ? await this.#cancelOverdue(max) : 0
     const rest = first.rest ?? (await this.#inOne((tx) => sweepRest(tx, { max, from })))
-    const apart = await this.#rescueApart(first.rescued.apart, from)
+    const apart = await this.#rescueApart(first.rescued.apart, from, refused)
     const rescued = addRescued([first.rescued, ...apart])
     const { promoted, pruned, starts, now } = rest
     const counts = { rescued: rescued.expired.length, promoted, overdue, pruned }
@@ -164,6 +176,7 @@ export class Sweeps {
       batches: rescued.batches,
       droppedNotices: rescued.droppedNotices,
       undeliverable: rescued.undeliverable,
+      refused: refused.slice(0, refusedMax),
     }
   }
 
@@ -177,12 +190,23 @@ export class Sweeps {
     })
   }
 
+  /** Rescues each expired lease in a transaction of its own, because the rows of one are refused. */
+  async #rescueEach(max: number, from: From, refused: Refused[]): Promise<{ rescued: Rescued; rest: null }> {
+    const rescues: Rescued[] = []
+    while (rescues.length < max) {
+      const rescued = await this.#rescueOne(from, refused)
+      if (rescued === null || rescued.found === 0) break
+      rescues.push(rescued)
+    }
+    return { rescued: { ...addRescued(rescues), found: rescues.length, apart: 0, blocked: 0 }, rest: null }
+  }
+
   /** Rescues so many jobs whose effects may wait, each in a transaction of its own. */
-  async #rescueApart(count: number, from: From): Promise<Rescued[]> {
+  async #rescueApart(count: number, from: From, refused: Refused[]): Promise<Rescued[]> {
     const rescues: Rescued[] = []
     let blocked = 0
     while (rescues.length < count && blocked < blockedMax) {
-      const rescued = await this.#rescueOne(from)
+      const rescued = await this.#rescueOne(from, refused)
       if (rescued === null || rescued.found === 0) break
       rescues.push(rescued)
       blocked += rescued.blocked
@@ -190,22 +214,43 @@ export class Sweeps {
     return rescues
   }
 
-  /** Null: what it needs besides the rows of its effects is locked, so it is left to the next sweep. */
-  async #rescueOne(from: From): Promise<Rescued | null> {
+  /**
+   * Null: what it needs besides the rows of its effects is locked, so it is left to the next sweep. A job whose rows are refused
+   * is put off, and added to `refused`.
+   */
+  async #rescueOne(from: From, refused: Refused[]): Promise<Rescued | null> {
     const { lanes } = this.#context
+    let found: readonly LeasedJob[] = []
+    const onFound = (jobs: readonly LeasedJob[]) => {
+      found = jobs
+    }
     const rescue = (policy: StatementPolicy) =>
       lanes.withLanesNow((ask) =>
         this.#db.transactLightly(
-          (tx) => rescueExpired(tx, { lanes, ask, policy: { ...policy, leavesBlocked: true } }, { max: 1, from }),
+          (tx) =>
+            rescueExpired(tx, { lanes, ask, policy: { ...policy, leavesBlocked: true }, onFound }, { max: 1, from }),
           { failFast: true, lockMaxMs },
         ),
       )
     try {
       return await inOwnTransaction(rescue)
     } catch (error) {
+      const [job] = found
+      if (job && isDataError(error)) {
+        refused.push(refusedValues(`the rescue of job ${job.id}`, error, { id: job.id }))
+        await this.#putOffRefused(job)
+        return { ...addRescued([]), found: 1, apart: 0, blocked: 1 }
+      }
       if (!isCollision(error)) throw error
       return null
     }
+  }
+
+  #putOffRefused(job: LeasedJob): Promise<void> {
+    return this.#db.transactLightly(async (tx) => {
+      const now = await tx.readClock()
+      await putOff(tx, [job], now + blockedMs)
+    })
   }
 
   /** Answers how many were cancelled: none, if the lock of some lane was not free. */
@@ -315,6 +360,8 @@ interface Swept {
   readonly batches: readonly number[]
   readonly droppedNotices: readonly DroppedNotice[]
   readonly undeliverable: readonly UndeliverableJob[]
+  /** Rescues whose rows the database refused. */
+  readonly refused: readonly Refused[]
 }
 
 /** From when on due things are looked for, if it is `now`. */
@@ -344,6 +391,8 @@ interface Rescue {
   readonly lanes: Lanes
   readonly ask: AskForLanes
   readonly policy: StatementPolicy
+  /** Called with the jobs whose leases have expired. */
+  onFound?(jobs: readonly LeasedJob[]): void
 }
 
 function addRescued(rescues: readonly Rescued[]): Omit<Rescued, 'found' | 'apart' | 'blocked'> {
@@ -358,7 +407,7 @@ function addRescued(rescues: readonly Rescued[]): Omit<Rescued, 'found' | 'apart
 
 async function rescueExpired(
   tx: PgTransaction,
-  { lanes, ask, policy }: Rescue,
+  { lanes, ask, policy, onFound }: Rescue,
   { max, from }: Range,
 ): Promise<Rescued> {
   const now = await tx.readClock()
@@ -370,6 +419,7 @@ async function rescueExpired(
     now + leftOutMs,
   ])
   const held = found.map(toLeasedJob)
+  onFound?.(held)
   ask(held.flatMap(lanesToRescue))
   const leftOut = held.filter((job) => !lanes.knows(lanesToRescue(job)))
   const apart = policy.isOwnTransaction ? [] : held.filter((job) => !leftOut.includes(job) && mayRescueWait(job))

@@ -27,6 +27,7 @@
 import { randomUUID } from 'node:crypto'
 import { setImmediate as immediate, setTimeout as sleep } from 'node:timers/promises'
 import type { ClientBase } from 'pg'
+import type { HoldfastError } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import { orAborted } from '../../runtime/aborted.ts'
 import type { FinishedBatch, Subscriber, UndeliverableJob } from '../store.ts'
@@ -176,6 +177,11 @@ export class Wakes {
   /** This process has found a batch to be finished. */
   finished(batch: FinishedBatch): void {
     for (const subscriber of this.#subscribers) subscriber.onFinished?.(batch)
+  }
+
+  /** Commits of this process wait on the server; null: they have been answered. */
+  stalled(stall: HoldfastError | null): void {
+    for (const subscriber of this.#subscribers) subscriber.onStalled?.(stall)
   }
 
   /** This process has enqueued a job that cannot run. */

@@ -19,7 +19,7 @@ import { HoldfastError, isHoldfastError, type Refused, refuse } from '../../erro
 import type { DroppedNotice } from '../../job/death.ts'
 import type { Clock } from '../../runtime/clock.ts'
 import type { StopFlag } from '../../runtime/stop-flag.ts'
-import type { FinishedBatch, LeaseRef, SweepRequest, UndeliverableJob } from '../store.ts'
+import type { EnqueueRequest, FinishedBatch, KvWrite, LeaseRef, SweepRequest, UndeliverableJob } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purgeChunk } from './alter.ts'
@@ -217,9 +217,8 @@ export class Engine {
         undeliverable.push(...alone.notices.undeliverable)
         return alone.replies[0]?.answers[0]
       } catch (error) {
-        return verb === 'settle' && isDataError(error)
-          ? refusedByData((item as LeaseRef).id, error)
-          : this.#toRefusal(error)
+        const what = isDataError(error) ? nameOf({ no, verb, items: [item] }) : null
+        return what === null ? this.#toRefusal(error) : refusedByData(what, error)
       }
     })
     deliver([{ no, verb, answers }], { ready, cancels, finished, droppedNotices, undeliverable })
@@ -314,13 +313,32 @@ function noticesOf({
   return { ready: [...becameReady], cancels: cancelsRequested, finished, droppedNotices, undeliverable }
 }
 
+interface Named {
+  readonly what: string
+  readonly facts: Refused['facts']
+}
+
+/** A request whose values may be refused, for the sentence about it; null: a refusal counts as a failure of the file. */
+function nameOf({ verb, items: [item] }: Call): Named | null {
+  if (verb === 'settle') {
+    const { id } = item as LeaseRef
+    return { what: `the settlement of job ${id}`, facts: { id } }
+  }
+  if (verb === 'kvWrite') return { what: `the write of key ${(item as KvWrite).key}`, facts: {} }
+  if (verb !== 'enqueue') return null
+  const { jobs } = item as EnqueueRequest
+  const [first] = jobs
+  const what = jobs.length === 1 ? `job ${first?.id} of queue ${first?.queue}` : `the enqueue of ${jobs.length} jobs`
+  return { what, facts: {} }
+}
+
 /**
- * The file refuses the values of this settlement, and would refuse them again: it is no outage. Its worker then settles the
- * attempt as failed.
+ * The file refuses the values of this request, and would refuse them again: it is no outage. If it is a settlement, its worker
+ * then settles the attempt as failed.
  */
-function refusedByData(id: string, error: unknown): Refused {
-  const sentence = `SQLite refuses the settlement of job ${id}: ${sentenceOf(error)}. Nothing was carried out.`
-  return refuse('INVALID_OPTION', sentence, { id, code: primaryCode(error) })
+function refusedByData({ what, facts }: Named, error: unknown): Refused {
+  const sentence = `SQLite refuses ${what}: ${sentenceOf(error)}. Nothing was carried out.`
+  return refuse('INVALID_OPTION', sentence, { ...facts, code: primaryCode(error) })
 }
 
 /** Once a statement of the application has run, any error of SQLite may be caused by it. */

@@ -2,7 +2,8 @@
 //
 // THE STORE'S OWN POOL. A connection is not given back to the pool after each use. It is kept for the next call, which then
 // needs no request to the pool, and none of the pool's timers. The connection that was used last is taken first. A connection
-// that was not used for a while goes back, and ends with the pool's idle ones.
+// that was not used for a while goes back, and ends with the pool's idle ones. If every slot is taken by calls that wait on the
+// server, for a lock or for a standby, a renewal uses the reserve after a moment.
 //
 // AN APPLICATION'S POOL. Nothing is kept. A call that must not wait for the application (see reserve.ts) waits for a moment. If
 // every connection of the pool is in use by then, the call gives up its request to the pool and uses the reserve. A renewal
@@ -49,22 +50,27 @@ export class Connections {
   /** The connection that was used last is at the end. */
   readonly #kept: { readonly client: PoolClient; readonly since: number }[] = []
   readonly #alarm = new Alarm(systemTimers, () => this.#giveBackOld(), { keepsProcess: false })
-  /** Null in a pool of the store's own, and in one whose connections the store cannot make. */
-  readonly #reserves: Readonly<Record<Exclude<Purpose, 'any'>, Reserve>> | null
+  /** None in a pool whose connections the store cannot make. In a pool of the store's own only renewals have one. */
+  readonly #reserves: ReadonlyMap<Purpose, Reserve>
   #isClosed = false
 
   constructor({ pool, isOwn, most }: ConnectionsOptions) {
     this.#pool = pool
-    const hasReserve = !isOwn && Reserve.isPossible(pool)
-    this.#reserves = hasReserve ? { renewals: new Reserve(pool), settlements: new Reserve(pool) } : null
+    const reserved: readonly Purpose[] = isOwn ? ['renewals'] : ['renewals', 'settlements']
+    this.#reserves = new Map(Reserve.isPossible(pool) ? reserved.map((purpose) => [purpose, new Reserve(pool)]) : [])
     this.#isOwn = isOwn
     this.#slots = new Semaphore(most)
+  }
+
+  get hasFreeSlot(): boolean {
+    return !this.#slots.isFull
   }
 
   /** Lends a connection for as long as `work` takes, once a slot is free. */
   use<T>(work: (client: PoolClient) => Promise<T>, use: Use): Promise<T> {
     const { purpose = 'any' } = use
-    if (purpose !== 'any' && this.#reserves) return this.#useSoon(work, use, this.#reserves[purpose])
+    const reserve = purpose === 'any' ? undefined : this.#reserves.get(purpose)
+    if (reserve && !(this.#isOwn && this.hasFreeSlot)) return this.#useSoon(work, use, reserve)
     return this.#slots.pass(async () => this.#run(this.#takeKept() ?? (await this.#checkOut()), work, use))
   }
 
@@ -94,10 +100,10 @@ export class Connections {
     const inPool = this.#slots.pass(async () => {
       if (turn === 'given up') return unused
       turn = 'connecting'
-      const client = await this.#checkOut().catch((error) => this.#orNone(error))
+      const client = this.#takeKept() ?? (await this.#checkOut().catch((error) => this.#orNone(error)))
       if (!client) return unused
       if ((turn as string) === 'given up') {
-        client.release()
+        this.#putBack(client, true)
         return unused
       }
       turn = 'running'
@@ -127,8 +133,7 @@ export class Connections {
 
   close(): void {
     this.#isClosed = true
-    this.#reserves?.renewals.close()
-    this.#reserves?.settlements.close()
+    for (const reserve of this.#reserves.values()) reserve.close()
     this.#alarm.stop()
     for (const { client } of this.#kept.splice(0)) client.release()
   }

@@ -47,6 +47,7 @@ import { call, type Row, type Statement, type Value } from './call.ts'
 import { Connections } from './connections.ts'
 import {
   alreadyCommitted,
+  behindStalled,
   CommitRefused,
   EffectsSuspected,
   isAlreadyCommitted,
@@ -175,6 +176,15 @@ export class Database {
   /** Called when a session turns out not to be read committed, although it was when the store was opened. */
   wrapFromNowOn(): void {
     this.#sessions.wraps = true
+  }
+
+  /** Why commits wait on the server; null: none is known to (`response-watchdog.ts`). */
+  get stall(): HoldfastError | null {
+    return this.#watchdog.stall
+  }
+
+  onStall(listener: (stall: HoldfastError | null) => void): void {
+    this.#watchdog.onStall(listener)
   }
 
   /** Gives kept connections back to the pool. */
@@ -367,14 +377,23 @@ export class Database {
       !isBroken(error) && (!rollsBack || (await rolledBack(this.#sessionOf(client))))
     const lent = this.#lent
     let isSent = false
+    let stall: HoldfastError | null = null
     const run = (client: PoolClient) => {
       if (lent.isCut) throw closedBefore()
+      if (stall) throw stall
       isSent = true
       return lent.during(client, work(client))
     }
     try {
       if (lent.isCut) throw closedBefore()
-      return await this.#connections.use(run, { ends, isFit, purpose: this.#purpose })
+      const lending = this.#connections.use(run, { ends, isFit, purpose: this.#purpose })
+      if (isSent || this.#connections.hasFreeSlot || this.#purpose === 'renewals') return await lending
+      const giveUp = () => {
+        if (isSent || !this.stall) return null
+        stall = behindStalled(this.stall)
+        return stall
+      }
+      return await orGivenUp(lending, giveUp)
     } catch (error) {
       if (lent.isCut && isForeign(error)) throw isSent ? closedDuring(error) : closedBefore()
       throw error
@@ -398,6 +417,25 @@ export class Database {
   async #answerOf(flush: string): Promise<string | null> {
     const [row] = await this.query('select holdfast.answer_of($1)', [flush])
     return row?.[0] ?? null
+  }
+}
+
+/** A call that has waited for a connection for so long is given up, if connections wait for a standby. */
+const behindStalledMs = 250
+
+/** Waits for `lending` until `giveUp` answers an error. A call that was sent is not given up. */
+async function orGivenUp<T>(lending: Promise<T>, giveUp: () => HoldfastError | null): Promise<T> {
+  const { promise: givenUp, reject } = Promise.withResolvers<never>()
+  const look = () => {
+    const error = giveUp()
+    if (error) reject(error)
+  }
+  const timer = setInterval(look, behindStalledMs).unref()
+  try {
+    return await Promise.race([lending, givenUp])
+  } finally {
+    clearInterval(timer)
+    lending.catch(() => undefined) // it may fail once it has a connection
   }
 }
 

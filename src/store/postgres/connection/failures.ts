@@ -162,11 +162,15 @@ export function isDiskFull(error: unknown): boolean {
 }
 
 /**
- * The server refused the values of a call (SQLSTATE classes 22 and 23). It has undone the call, and would refuse it again. A
- * statement of the application that fails so is answered inside its savepoint, and never gets here.
+ * The server refused the values of a call (SQLSTATE classes 22 and 23), or a trigger did (P0001). It has undone the call, and
+ * would refuse it again. A statement of the application that fails so is answered inside its savepoint, and never gets here.
  */
 export function isDataError(error: unknown): error is HoldfastError {
-  return isHoldfastError(error, 'STORE_UNAVAILABLE') && isFromServer(error.cause) && /^2[23]/.test(codeOf(error.cause))
+  return (
+    isHoldfastError(error, 'STORE_UNAVAILABLE') &&
+    isFromServer(error.cause) &&
+    /^(2[23]|P0001$)/.test(codeOf(error.cause))
+  )
 }
 
 /** A prepared statement does not exist, exists already, or its result has changed its type. */
@@ -216,6 +220,24 @@ export function afterAnotherPart(error: unknown): unknown {
 
 export function suspectUnanswered({ cause, mayHaveLanded }: EffectsSuspected): HoldfastError {
   return unavailable(cause, mayHaveLanded)
+}
+
+/** Commits wait for a synchronous standby, while the server answers everything else. The waiting calls have not failed. */
+export function standbyAway(facts: { readonly standbys: string; readonly waitedMs: number }): HoldfastError {
+  return new HoldfastError(
+    'STORE_UNAVAILABLE',
+    `PostgreSQL keeps commits waiting for a synchronous standby (synchronous_standby_names = '${facts.standbys}'): ${standbyFix} Calls that wait go on by themselves then.`,
+    { ...facts, mayHaveLanded: true, refuses: 'commits' },
+  )
+}
+
+export const standbyFix =
+  'Bring the standby back, or take it out of synchronous_standby_names and reload the server (select pg_reload_conf()). Do not cancel what waits: it is committed on this server, and on no standby.'
+
+/** Every connection of the store is used by calls that wait for a standby, so this one was not sent. */
+export function behindStalled(stall: HoldfastError): HoldfastError {
+  const sentence = `${stall.message} All connections of the store wait so. Nothing was carried out.`
+  return new HoldfastError(stall.code, sentence, { ...stall.facts, mayHaveLanded: false }, { cause: stall })
 }
 
 /** A publication covers a table without a usable replica identity. The routine's name is the same in every language. */

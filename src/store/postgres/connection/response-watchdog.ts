@@ -5,6 +5,7 @@
 //                                       │ yes
 //                                       ▼
 //                     is it at work on this very call? ──yes──▶ look again after another `answerMs`
+//                                       │                        (if its commit waits for a standby: it is stalled)
 //                                       │ no: it has answered, and the answer is lost
 //                                       ▼ (and still no a moment later)
 //                                cut the connection
@@ -13,26 +14,56 @@
 // has locked. So the store asks the server, over a new connection that waits neither for the pool nor for the semaphore. Behind
 // a pooler the driver does not know which session works on its call; there any answer counts as work. A call whose connection
 // was cut fails as broken, and is made again like any call whose connection broke (`failures.ts`).
+//
+// STALLED CALLS. A commit waits for a synchronous standby for as long as the standby is away. The server answers everything else,
+// so nothing else shows it. Such a call is not made again: it keeps its locks, so a second one would only wait behind it, with
+// another connection. An interrupted wait would leave the call committed on this server alone. So the call waits on, and the
+// listener is told why. When the standby is back, or is no longer required, the server answers the call by itself.
 
 import type { ClientBase, ClientConfig, Pool } from 'pg'
+import type { HoldfastError } from '../../../errors.ts'
 import { Alarm } from '../../../runtime/alarm.ts'
 import { systemTimers } from '../../../runtime/clock.ts'
 import { connectMs } from './address.ts'
+import { isBroken, standbyAway } from './failures.ts'
 
-/** The state of each session of the server; `there`: the server answers, and more is not known. */
-type Seen = ReadonlyMap<number, string | null> | 'there' | 'gone'
+/** What a session does: `standby` means that its commit waits for a synchronous standby. */
+type Doing = 'work' | 'nothing' | 'standby'
+
+/** What the server answered; `there`: it answers, and more is not known. */
+type Seen = Sessions | 'there' | 'gone'
+
+interface Sessions {
+  /** Null behind a pooler: no session is known to be that of a call. */
+  readonly byPid: ReadonlyMap<number, Doing> | null
+  readonly isAnyStalled: boolean
+  /** The setting `synchronous_standby_names`. */
+  readonly standbys: string
+}
 
 interface Call {
   readonly client: ClientBase
   /** When to look at this call next. */
   lookAt: number
-  /** At the last look the server was not at work on it. */
-  wasIdle: boolean
+  readonly madeAt: number
+  /** What was seen at the last look, which is believed when it is seen again a moment later. */
+  seen: Doing
 }
 
 /** An answer may be on its way while the server already counts as idle. */
 const onItsWayMs = 500
-const sessions = 'select pid, state, pg_backend_pid() as own from pg_stat_activity where usename = current_user'
+const sessions = `
+  select pid, state, wait_event is not distinct from 'SyncRep' as stalled, pg_backend_pid() as own,
+         current_setting('synchronous_standby_names') as standbys
+    from pg_stat_activity where usename = current_user`
+
+interface SessionRow {
+  readonly pid: number
+  readonly state: string | null
+  readonly stalled: boolean
+  readonly own: number
+  readonly standbys: string
+}
 
 export class ResponseWatchdog {
   readonly #pool: Pool
@@ -41,22 +72,51 @@ export class ResponseWatchdog {
   readonly #calls = new Set<Call>()
   readonly #alarm = new Alarm(systemTimers, () => this.#lookAtDue(), { keepsProcess: false })
   #looking: Promise<Seen> | null = null
+  /** Calls whose commits wait for a standby. */
+  readonly #stalled = new Set<Call>()
+  #stall: HoldfastError | null = null
+  #onStall: ((stall: HoldfastError | null) => void) | null = null
 
   constructor(pool: Pool, answerMs: number) {
     this.#pool = pool
     this.#answerMs = answerMs
   }
 
+  /** Why commits wait; null: none is known to. */
+  get stall(): HoldfastError | null {
+    return this.#stall
+  }
+
+  /** Called when commits are found to wait, and with null when they have been answered. */
+  onStall(listener: (stall: HoldfastError | null) => void): void {
+    this.#onStall = listener
+  }
+
   /** Waits for the answer, and cuts the connection if none will come. */
   async over<T>(client: ClientBase, answer: Promise<T>): Promise<T> {
-    const call = { client, lookAt: systemTimers.now() + this.#answerMs, wasIdle: false }
+    const now = systemTimers.now()
+    const call: Call = { client, madeAt: now, lookAt: now + this.#answerMs, seen: 'work' }
     this.#calls.add(call)
     this.#alarm.by(call.lookAt)
     try {
-      return await answer
+      const answered = await answer
+      if (this.#stall) this.#answered(call)
+      return answered
+    } catch (error) {
+      if (this.#stall && !isBroken(error)) this.#answered(call)
+      throw error
     } finally {
       this.#calls.delete(call)
+      this.#stalled.delete(call)
     }
+  }
+
+  /** If a connection broke, the answer to another call ends the stall: the call whose connection broke is made again. */
+  #answered(call: Call): void {
+    this.#stalled.delete(call)
+    if (this.#stalled.size > 0) return
+    this.#stall = null
+    this.#onStall?.(null)
   }
 
   #lookAtDue(): void {
@@ -70,23 +130,26 @@ export class ResponseWatchdog {
   }
 
   async #lookAfter(call: Call): Promise<void> {
-    const doing = await this.#doing(call.client)
-    if (!this.#calls.has(call)) return // answered meanwhile
-    if (doing === 'gone' || (doing === 'nothing' && call.wasIdle)) return cut(call.client, this.#answerMs)
-    call.wasIdle = doing === 'nothing'
-    call.lookAt = systemTimers.now() + (call.wasIdle ? onItsWayMs : this.#answerMs)
-    this.#alarm.by(call.lookAt)
-  }
-
-  async #doing(client: ClientBase): Promise<'work' | 'nothing' | 'gone'> {
     this.#looking ??= this.#look().finally(() => {
       this.#looking = null
     })
     const seen = await this.#looking
-    if (seen === 'gone') return 'gone'
-    if (seen === 'there') return 'work'
-    const state = seen.get(pidOf(client) ?? 0)
-    return state === undefined || state?.startsWith('idle') ? 'nothing' : 'work'
+    if (!this.#calls.has(call)) return // answered meanwhile
+    const doing = seen === 'gone' ? 'gone' : doingOf(call.client, seen)
+    if (doing === 'gone' || (doing === 'nothing' && call.seen === 'nothing')) return cut(call.client, this.#answerMs)
+    const isSeenAgain = doing === call.seen
+    if (doing !== 'standby') this.#stalled.delete(call)
+    else if (isSeenAgain) this.#stalls(call, (seen as Sessions).standbys)
+    call.seen = doing
+    call.lookAt = systemTimers.now() + (doing === 'work' || isSeenAgain ? this.#answerMs : onItsWayMs)
+    this.#alarm.by(call.lookAt)
+  }
+
+  #stalls(call: Call, standbys: string): void {
+    this.#stalled.add(call)
+    if (this.#stall) return
+    this.#stall = standbyAway({ standbys, waitedMs: Math.round(systemTimers.now() - call.madeAt) })
+    this.#onStall?.(this.#stall)
   }
 
   /** A server that answers with an error is there, unless the error is that it shuts down or starts (57P). */
@@ -102,9 +165,13 @@ export class ResponseWatchdog {
     probe.on('error', () => undefined)
     try {
       await probe.connect()
-      const { rows } = await probe.query<{ pid: number; state: string | null; own: number }>(sessions)
+      const { rows } = await probe.query<SessionRow>(sessions)
       const knowsPids = rows.some(({ own }) => Number(own) === pidOf(probe))
-      return knowsPids ? new Map(rows.map(({ pid, state }) => [Number(pid), state])) : 'there'
+      return {
+        byPid: knowsPids ? new Map(rows.map((row) => [Number(row.pid), doingIn(row)])) : null,
+        isAnyStalled: rows.some(({ stalled }) => stalled),
+        standbys: rows[0]?.standbys ?? '',
+      }
     } catch (error) {
       const code = String((error as { code?: unknown }).code ?? '')
       return /^[0-9A-Z]{5}$/.test(code) && !code.startsWith('57P') ? 'there' : 'gone'
@@ -112,6 +179,17 @@ export class ResponseWatchdog {
       probe.end().catch(() => undefined) // not awaited: the server may be gone
     }
   }
+}
+
+function doingIn({ state, stalled }: SessionRow): Doing {
+  if (stalled) return 'standby'
+  return state?.startsWith('idle') ? 'nothing' : 'work'
+}
+
+function doingOf(client: ClientBase, seen: Sessions | 'there'): Doing {
+  if (seen === 'there') return 'work'
+  if (seen.byPid === null) return seen.isAnyStalled ? 'standby' : 'work'
+  return seen.byPid.get(pidOf(client) ?? 0) ?? 'nothing'
 }
 
 function pidOf(client: ClientBase): number | undefined {

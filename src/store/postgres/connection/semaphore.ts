@@ -7,6 +7,10 @@ export class Semaphore {
     this.#free = slots
   }
 
+  get isFull(): boolean {
+    return this.#free === 0
+  }
+
   async pass<T>(action: () => Promise<T>): Promise<T> {
     if (this.#free > 0) this.#free -= 1
     else await new Promise<void>((resolve) => this.#waiting.push(resolve))

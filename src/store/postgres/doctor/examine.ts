@@ -12,6 +12,7 @@ import { publications } from './publications.ts'
 import { grants, ownersFunctions } from './rights.ts'
 import { connections, durability, loggedPayloads, serverClock, serverVersion } from './server.ts'
 import { oldTransactions, preparedTransactions, replication } from './sessions.ts'
+import { waitingCommits } from './standby.ts'
 import { autovacuum, deadRows, partitions } from './tables.ts'
 
 export interface Examination {
@@ -45,6 +46,13 @@ const checks: Readonly<Record<string, Check<Examination>>> = {
   notifications,
 }
 
-export function examine(examination: Examination): Promise<Finding[]> {
-  return runChecks(checks, examination)
+/** A repair would wait as other commits do. So if they wait, nothing is repaired. */
+export async function examine(examination: Examination): Promise<Finding[]> {
+  const first = await runChecks({ 'waiting-commits': waitingCommits }, examination)
+  const request = { ...examination.request, fix: examination.request.fix && !first.some(isWrong) }
+  return [...first, ...(await runChecks(checks, { ...examination, request }))]
+}
+
+function isWrong({ severity }: Finding): boolean {
+  return severity === 'wrong'
 }

@@ -243,10 +243,10 @@ export class Worker {
       this.#state = 'disabled'
       return aborted(signal)
     }
+    if (!this.#endsByItself) this.#services.load() // first: a missing module is reported also while the store is away
     await this.#definitions.store(signal)
     await this.#outage.survive(async () => this.#definitions.refresh(), signal)
     if (signal.aborted) return
-    if (!this.#endsByItself) this.#services.load()
     this.#state = 'working'
     const { concurrency } = this.#plan
     this.#context.events.emit('worker.started', { worker: this.name, queues: this.#queues, concurrency })

@@ -346,6 +346,7 @@ export class Model {
     const settings = this.#settingsOf(job.queue) ?? undefinedQueue
     const priority = job.priority ?? settings.priority
     this.#wait(holder, dueAt, false, job.limitKey, priority)
+    holder.delayMs = job.runAt === null ? dueAt - this.state.now : null
     Object.assign(holder, { payload, headers, timeoutMs, startBefore, attempts: 0, freeReleases: 0, started: false })
     holder.maxAttempts = job.maxAttempts ?? settings.attempts
   }
@@ -1270,8 +1271,10 @@ export class Model {
       }
       if (request.as === 'reschedule') this.#wait(job, Math.max(request.runAt, this.state.now), false)
       else if (request.priority !== job.priority) {
+        const { delayMs } = job
         job.priority = request.priority
         this.#wait(job, job.state === 'scheduled' ? Math.max(job.runAt, this.state.now) : this.state.now, false)
+        if (job.state === 'scheduled') job.delayMs = delayMs
       }
       return { state: job.state }
     })

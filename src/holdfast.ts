@@ -20,6 +20,7 @@ import type { Kv } from './kv/kv.ts'
 import type { Lease } from './lease/lease.ts'
 import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
 import { type Explanation, explainJob } from './observe/explain.ts'
+import { checkEventName, checkListener } from './observe/listeners.ts'
 import { type BehaviourOptions, defineQueue, type QueueDefinition } from './queue/definition.ts'
 import type { FollowUp } from './queue/effects.ts'
 import type { LimitOverrideOptions } from './queue/limit.ts'
@@ -371,12 +372,12 @@ export class Holdfast {
 
   /** Calls the listener at each event of that name in this process. Answers a function that ends it. */
   on<Name extends EventName>(name: Name, listener: Listener<Name>): () => void {
-    return this.#parts.events.on(name, listener)
+    return this.#parts.events.on(checkEventName(name), checkListener(listener))
   }
 
   /** The same for every event, with its name. */
   onAll(listener: AnyListener): () => void {
-    return this.#parts.events.onAll(listener)
+    return this.#parts.events.onAll(checkListener(listener))
   }
 
   /**

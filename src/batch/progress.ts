@@ -32,12 +32,14 @@ export interface BatchProgress {
   readonly finishedAt: Date | null
   readonly pausedAt: Date | null
   readonly pausedBy: string | null
+  /** The name that the cancel was given. */
+  readonly cancelledBy: string | null
   /** Why the batch was cancelled. */
   readonly reason: string | null
 }
 
 export function toProgress(record: BatchRecord, now: number): BatchProgress {
-  const { id, name, key, state, isClosed, round, concurrency, pausedBy, reason } = record
+  const { id, name, key, state, isClosed, round, concurrency, pausedBy, cancelledBy, reason } = record
   const { waiting, running, done, dead, cancelled, outcomes, warnings, costs } = record
   const rate = rateOf(record, now)
   return {
@@ -51,6 +53,7 @@ export function toProgress(record: BatchRecord, now: number): BatchProgress {
     finishedAt: date(record.finishedAt),
     pausedAt: date(record.pausedAt),
     pausedBy,
+    cancelledBy,
     reason,
   }
 }

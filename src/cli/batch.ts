@@ -203,7 +203,7 @@ function tableOf(batches: readonly BatchProgress[], terminal: Terminal): string 
 
 function detailsOf(progress: BatchProgress, terminal: Terminal): string {
   const { id, name, key, concurrency, round, waiting, running, done, dead, cancelled } = progress
-  const { createdAt, startedAt, finishedAt, pausedAt, pausedBy, reason } = progress
+  const { createdAt, startedAt, finishedAt, pausedAt, pausedBy, cancelledBy, reason } = progress
   const at = (time: Date | null) => (time === null ? null : terminal.time(time))
   const rows: readonly (readonly [string, string | null])[] = [
     ['id', id],
@@ -219,6 +219,7 @@ function detailsOf(progress: BatchProgress, terminal: Terminal): string {
     ['started', at(startedAt)],
     ['finished', at(finishedAt)],
     ['paused', pausedAt && `${at(pausedAt)}${pausedBy === null ? '' : ` by ${oneLine(pausedBy)}`}`],
+    ['cancelled by', cancelledBy === null ? null : oneLine(cancelledBy)],
     ['reason', reason === null ? null : oneLine(reason)],
   ]
   const shown = rows.flatMap(([title, text]) => (text === null ? [] : [[title, text] as const]))

@@ -3,6 +3,7 @@ import type { JobsFilter } from '../client/requests.ts'
 import { messageWithCauses } from '../job/error.ts'
 import type { JobState } from '../job/record.ts'
 import { type Command, given } from './command.ts'
+import { noteUnknownQueue } from './known-queue.ts'
 import { compactJson, oneLine, type Terminal } from './terminal.ts'
 
 export const jobs: Command = {
@@ -17,14 +18,17 @@ export const jobs: Command = {
   },
   examples: ['holdfast jobs --queue welcome --state dead', 'holdfast jobs --state scheduled --limit 10 --json'],
 
-  async run({ open, options, terminal }) {
+  async run({ open, options, terminal, note }) {
     const filter: JobsFilter = given({
       queue: options.text('queue'),
       state: options.text('state') as JobState | undefined,
       limit: options.number('limit') ?? 50,
       after: options.text('after'),
     })
-    const page = await (await open()).jobs(filter)
+    const holdfast = await open()
+    const page = await holdfast.jobs(filter)
+    const queue = options.text('queue')
+    if (page.jobs.length === 0 && queue !== undefined) await noteUnknownQueue(holdfast, queue, note)
     const more = page.next === null ? '' : `\n${terminal.paint('dim', `There are more: add --after ${page.next}`)}`
     return { data: page, text: page.jobs.length === 0 ? 'No jobs match.' : tableOf(page.jobs, terminal) + more }
   },

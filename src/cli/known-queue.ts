@@ -1,5 +1,6 @@
 // A mistyped name must not become a queue: the store creates a queue when it is first named, and keeps it. So a command that
-// changes a queue refuses a name that the store does not know. A command that adds jobs says that it creates one.
+// changes a queue refuses a name that the store does not know. A command that adds jobs says that it creates one. A command that
+// reads says that there is none.
 
 import type { QueueInfo } from '../client/queues.ts'
 import { isHoldfastError } from '../errors.ts'
@@ -14,6 +15,13 @@ export async function knownQueue(holdfast: Holdfast, name: string): Promise<Queu
 
 export function isAnswer(found: QueueInfo | Answer): found is Answer {
   return 'isMissing' in found
+}
+
+/** For a command that only reads: a note, because a queue may have no job yet, and a script goes on. */
+export async function noteUnknownQueue(holdfast: Holdfast, name: string, note: Call['note']): Promise<void> {
+  const infos = await holdfast.queues()
+  if (!infos.some((info) => info.name === name))
+    note(`There is no queue ${name}${similarTo(name, infos)}. holdfast queues lists them.`)
 }
 
 /** For a queue that gets its first job now. A store without queues is new, and there is nothing to mistype in it. */

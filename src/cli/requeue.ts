@@ -1,5 +1,6 @@
 import type { RequeueAllAnswer } from '../store/store.ts'
 import { type Answer, type Call, type Command, given, UsageError } from './command.ts'
+import { isAnswer, knownQueue } from './known-queue.ts'
 
 const filters = ['queue', 'error', 'died-since', 'died-before']
 
@@ -45,7 +46,12 @@ async function requeueAll({ open, options }: Call): Promise<Answer> {
     diedSince: options.time('died-since'),
     diedBefore: options.time('died-before'),
   })
-  const answer = await (await open()).requeueAll(filter, { dryRun })
+  const holdfast = await open()
+  if (filter.queue !== undefined) {
+    const found = await knownQueue(holdfast, filter.queue)
+    if (isAnswer(found)) return found
+  }
+  const answer = await holdfast.requeueAll(filter, { dryRun })
   return { data: { dryRun, ...answer }, text: textOf(answer, dryRun) }
 }
 

@@ -1,5 +1,6 @@
 import type { ChangedState } from '../store/store.ts'
 import { type Command, given } from './command.ts'
+import { noteUnknownQueue } from './known-queue.ts'
 
 export const watch: Command = {
   name: 'watch',
@@ -17,22 +18,25 @@ export const watch: Command = {
   },
   examples: ['holdfast watch --queue welcome', 'holdfast watch --state dead --state cancelled --json'],
 
-  async run({ open, options, terminal, print }) {
+  async run({ open, options, terminal, print, note }) {
     const interrupted = new AbortController()
     process.once('SIGINT', () => interrupted.abort()).once('SIGTERM', () => interrupted.abort())
     const states = options.texts('state') as readonly ChangedState[]
     let left = options.number('limit') ?? Number.POSITIVE_INFINITY
-    const changes = (await open()).watch(
+    const holdfast = await open()
+    const queue = options.text('queue')
+    if (queue !== undefined) await noteUnknownQueue(holdfast, queue, note)
+    const changes = holdfast.watch(
       given({
-        queue: options.text('queue'),
+        queue,
         states: states.length > 0 ? states : undefined,
         after: options.text('after'),
         signal: interrupted.signal,
       }),
     )
     for await (const change of changes) {
-      const { id, queue, state, at } = change
-      print(change, `${at.toISOString()}  ${id}  ${terminal.state(state)}  ${queue}`)
+      const { id, queue: name, state, at } = change
+      print(change, `${at.toISOString()}  ${id}  ${terminal.state(state)}  ${name}`)
       if (--left <= 0) break
     }
     return null

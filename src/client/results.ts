@@ -1,4 +1,5 @@
-// Callers of this process that wait for jobs to end. One call to the store asks about all of these jobs. It is made at once when
+// Callers of this process that wait for jobs to end. One call to the store asks about all of these jobs; if their results are
+// large, the store answers for the first ones, and the next call asks for the rest. The call is made at once when
 // this process settles one of them. Otherwise it is repeated, less often the longer the callers have waited. So the end of a job
 // that took a second elsewhere is seen at most a quarter of a second late, and a job that takes an hour costs a call a second.
 
@@ -10,6 +11,7 @@ const pauseMaxMs = 1_000
 /** How late a poll may be, as a share of the time waited so far. */
 const lateness = 0.25
 
+/** Answers for the first of these ids, at least for one. */
 export type Ask = (ids: readonly string[]) => Promise<(JobOutcome | 'live' | null)[]>
 
 interface Waiting {
@@ -80,12 +82,16 @@ export class Results {
     this.#again = false
     clearTimeout(this.#timer)
     const asked = [...this.#waiting]
+    const callers = Map.groupBy(asked, ({ id }) => id)
     try {
-      const ids = [...new Set(asked.map(({ id }) => id))]
-      const outcomes = new Map((await this.#ask(ids)).map((outcome, i) => [ids[i] as string, outcome]))
-      for (const { id, resolve } of asked) {
-        const outcome = outcomes.get(id) ?? null
-        if (outcome !== 'live') resolve(outcome)
+      let ids = [...callers.keys()]
+      while (ids.length > 0) {
+        const outcomes = await this.#ask(ids)
+        if (outcomes.length === 0) throw new Error('The store has answered for no job.')
+        for (const [i, outcome] of outcomes.entries()) {
+          if (outcome !== 'live') for (const { resolve } of callers.get(ids[i] as string) ?? []) resolve(outcome)
+        }
+        ids = ids.slice(outcomes.length)
       }
     } catch (error) {
       for (const { fail } of asked) fail(error)

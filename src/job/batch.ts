@@ -75,8 +75,18 @@ export interface BatchRecord extends BatchSettings, ItemCounts {
   readonly pausedBy: string | null
   /** Since the batch started: the time in earlier pauses, and the time between the end of a round and the start of the next. */
   readonly pausedMs: number
+  /** The name that the cancel was given. */
+  readonly cancelledBy: string | null
   /** Why the batch was cancelled. */
   readonly reason: string | null
+}
+
+/**
+ * A batch is never paused and cancelled at once: a cancel ends the pause, and a cancelled batch cannot be paused. So both names
+ * share one column, and schemas from before a cancel had a name can store it.
+ */
+export function actorsOf(isCancelled: boolean, by: string | null): Pick<BatchRecord, 'pausedBy' | 'cancelledBy'> {
+  return isCancelled ? { pausedBy: null, cancelledBy: by } : { pausedBy: by, cancelledBy: null }
 }
 
 /** The part of a batch that determines its state. */

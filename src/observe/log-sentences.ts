@@ -168,7 +168,7 @@ export const wording: Wording = {
       message: `Worker ${worker} does not serve queue ${queue}: ${saying(error)} No job is claimed, and loading is tried again.`,
       // the cause says where the module is wrong
       facts: { worker, queue, module, error: errorFacts(error.cause instanceof Error ? error.cause : error) },
-      kind: null,
+      kind: 'handler modules that do not load',
     }),
   },
   'module.loaded': {

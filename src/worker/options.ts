@@ -1,6 +1,7 @@
 // The options of `work`, and the plan that a worker is made from: every queue with its handler, every option checked.
 
 import { availableParallelism, hostname } from 'node:os'
+import { fileURLToPath } from 'node:url'
 import { HoldfastError } from '../errors.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { checkBoolean, checkInteger, checkNumber, checkOptions, checkWorkerName } from '../job/names.ts'
@@ -179,11 +180,31 @@ function checkHandler(handler: unknown, { mayBeModule }: { readonly mayBeModule:
   throw invalid('handler', `A handler is ${wanted}; got ${show(handler)}.`)
 }
 
+/**
+ * Refuses what can never load. A file that is not there may come later, so it is reported when the worker starts, and is tried
+ * again.
+ */
 function checkModule(module: URL): HandlerModule {
-  if (module.protocol === 'file:' || module.protocol === 'data:') return module
+  const why = whyNeverLoads(module)
+  if (why === null) return module
   const example = `new URL('./handler.js', import.meta.url)`
-  throw invalid('handler', `A handler module is a file: URL, such as ${example}; got ${show(module.href)}.`)
+  throw invalid('handler', `A handler module is a file: URL, such as ${example}; got ${show(module.href)}${why}.`)
 }
+
+function whyNeverLoads(module: URL): string | null {
+  const { protocol, href } = module
+  if (protocol === 'data:') return isScript.test(href) ? null : ', which is no data: URL of JavaScript'
+  if (protocol !== 'file:') return ''
+  try {
+    fileURLToPath(module)
+    return null
+  } catch (error) {
+    return `, which names no file of this machine: ${(error as Error).message}`
+  }
+}
+
+/** TypeScript, because some runtimes load that. */
+const isScript = /^data:(text|application)\/(java|type)script\s*[;,]/i
 
 function checkMiddleware(middleware: unknown): readonly Middleware[] {
   if (Array.isArray(middleware) && middleware.every((each) => typeof each === 'function')) return [...middleware]

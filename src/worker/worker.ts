@@ -257,10 +257,10 @@ export class Worker {
       this.#state = 'disabled'
       return aborted(signal)
     }
+    if (!this.#endsByItself) this.#services.load() // first: a missing module is reported also while the store is away
     await this.#definitions.store(signal)
     await this.#outage.survive(async () => this.#definitions.refresh(), signal)
     if (signal.aborted) return
-    if (!this.#endsByItself) this.#services.load()
     this.#state = 'working'
     const { concurrency } = this.#plan
     this.#context.events.emit('worker.started', { worker: this.name, queues: this.#queues, concurrency })
@@ -311,7 +311,7 @@ export class Worker {
   /** How many jobs may start now. */
   #freeSlots(): number {
     const { concurrency } = this.#plan
-    if (this.#runs.abandoned >= concurrency) return 0
+    if (this.#isOutOfSlots()) return 0
     if (this.#settlements.size >= Math.max(unsettledMax, concurrency)) return 0
     return concurrency - this.#runs.slotsUsed
   }
@@ -330,10 +330,21 @@ export class Worker {
     for (const claimed of jobs) {
       const run = this.#hold(claimed)
       this.#alarm.by(run.lookAt)
-      if (this.#halt.signal.aborted || this.#plan.gate?.isOpen === false) run.giveBack()
-      else run.start()
+      if (this.#mayStart()) run.start()
+      else run.giveBack()
     }
     if (jobs.length > 0) this.#alarm.by(this.#heartbeat.began(now))
+  }
+
+  /** Asked again for each job: the worker may have stopped, or lost its last slot, while the claim was under way. */
+  #mayStart(): boolean {
+    const { gate } = this.#plan
+    return !this.#halt.signal.aborted && gate?.isOpen !== false && !this.#isOutOfSlots()
+  }
+
+  /** As many handlers ignore their signal as the worker has slots. */
+  #isOutOfSlots(): boolean {
+    return this.#runs.abandoned >= this.#plan.concurrency
   }
 
   /** Resolves when these jobs have been released, or their leases are lost. */

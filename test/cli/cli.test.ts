@@ -133,7 +133,7 @@ test('a batch is submitted as JSON lines, shown, paused, resumed and read as JSO
     const [lease] = await holdfast.claim(['mail'])
     await lease?.done({ sent: true }, undefined, { outcome: 'sent' })
   }
-  await world.holdfast('batch', 'cancel', 'march', '--reason', 'enough')
+  await world.holdfast('batch', 'cancel', 'march', '--reason', 'enough', '--by', 'ada')
   const { stdout } = await world.holdfast('batch', 'results', 'march')
   const results = stdout
     .trim()
@@ -147,7 +147,10 @@ test('a batch is submitted as JSON lines, shown, paused, resumed and read as JSO
       [3, 'cancelled', null],
     ],
   )
-  assert.match((await world.holdfast('batch', 'show', 'march', '--follow')).stdout, /cancelled.*reason .*enough/s)
+  assert.match(
+    (await world.holdfast('batch', 'show', 'march', '--follow')).stdout,
+    /cancelled.*cancelled by +ada.*reason .*enough/s,
+  )
   assert.match((await world.holdfast('batch', 'delete', 'march')).stdout, /^Deleted batch /)
   const gone = await world.holdfast('batch', 'show', 'march')
   assert.equal(gone.code, 1)

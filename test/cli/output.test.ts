@@ -2,6 +2,7 @@
 // mistyped name changes nothing.
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { text } from 'node:stream/consumers'
@@ -137,7 +138,7 @@ test('a name that every object has is no verb, no command and no option', async 
   await Promise.all(calls.map(check))
 })
 
-test('pause, resume, limit and purge refuse a queue that does not exist, and create none', async () => {
+test('pause, resume, limit, purge and requeue refuse a queue that does not exist, and create none', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1')
   const calls = [['pause'], ['resume'], ['limit'], ['limit', '--concurrency', '1'], ['purge']]
@@ -146,9 +147,30 @@ test('pause, resume, limit and purge refuse a queue that does not exist, and cre
     assert.match(stderr, /^holdfast: There is no queue wlecome \(there is welcome\)\. holdfast queues lists them/)
     assert.deepEqual([code, stdout], [1, ''], command)
   }
+  for (const options of [[], ['--dry-run'], ['--error', 'ECONNREFUSED']]) {
+    const { code, stderr, stdout } = await world.holdfast('requeue', '--queue', 'wlecome', ...options)
+    assert.match(stderr, /^holdfast: There is no queue wlecome \(there is welcome\)\. .*nothing was changed\.\n$/)
+    assert.deepEqual([code, stdout], [1, ''])
+  }
   assert.deepEqual(await world.queues(), ['welcome'])
   assert.equal((await world.holdfast('pause', 'later', '--create')).stdout, 'Paused later: 0 waiting, 0 running.\n')
   assert.deepEqual(await world.queues(), ['later', 'welcome'])
+})
+
+test('jobs and watch say that there is no such queue, and which one has a similar name', async () => {
+  await using world = await setup()
+  await world.holdfast('enqueue', 'welcome', '1')
+  const note = 'holdfast: There is no queue wlecome (there is welcome). holdfast queues lists them.\n'
+  const none = await world.holdfast('jobs', '--queue', 'wlecome')
+  assert.deepEqual(none, { code: 0, stdout: 'No jobs match.\n', stderr: note })
+  const json = await world.holdfast('jobs', '--queue', 'wlecome', '--json')
+  assert.deepEqual([JSON.parse(json.stdout), json.stderr], [{ jobs: [], next: null }, note])
+  assert.equal((await world.holdfast('jobs', '--queue', 'welcome', '--state', 'dead')).stderr, '')
+  const watching = world.start('watch', '--queue', 'wlecome')
+  const [said] = (await once(watching.stderr, 'data')) as [Buffer]
+  watching.kill('SIGINT')
+  assert.equal(String(said), note)
+  await once(watching, 'close')
 })
 
 test('enqueue and batch submit say that they create a queue, and which one has a similar name', async () => {
@@ -180,8 +202,10 @@ async function setup(extra: NodeJS.ProcessEnv = {}) {
   const env = { ...inherited, HOLDFAST_STORE: 'sqlite:jobs.db', ...extra }
   const url = `sqlite:${join(scratch.path, 'jobs.db')}`
 
+  const start = (...args: string[]) =>
+    spawn(process.execPath, [bin, ...args], { cwd: scratch.path, env, stdio: 'pipe' })
   const holdfast = async (...args: string[]) => {
-    const child = spawn(process.execPath, [bin, ...args], { cwd: scratch.path, env, stdio: 'pipe' })
+    const child = start(...args)
     child.stdin.end()
     const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
     const [code, stdout, stderr] = await Promise.all([ended, text(child.stdout), text(child.stderr)])
@@ -212,7 +236,7 @@ async function setup(extra: NodeJS.ProcessEnv = {}) {
   }
 
   return {
-    ...{ url, path: scratch.path, holdfast, json, fill },
+    ...{ url, path: scratch.path, start, holdfast, json, fill },
     queues: async () => (await json('queues')).map(({ name }: { name: string }) => name).sort(),
     [Symbol.asyncDispose]: () => scratch[Symbol.asyncDispose](),
   }

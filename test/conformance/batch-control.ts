@@ -143,6 +143,28 @@ export function batchControlTests(inWorld: InWorld): void {
       )
 
       test(
+        'records the name it was given, also while its items end; a second cancel changes neither name nor reason',
+        inWorld(async ({ holdfast, another }) => {
+          const batch = await holdfast.batch({ name: 'c' }, numbered(2))
+          await batch.pause({ by: 'eve' })
+          const { pausedBy, cancelledBy } = await batch.cancel({ by: 'ada', reason: 'wrong list' })
+          assert.deepEqual({ pausedBy, cancelledBy }, { pausedBy: null, cancelledBy: 'ada' })
+          await batch.cancel({ by: 'bob', reason: 'another' })
+          await holdfast.sweep()
+          const seen = await (await another()).getBatch(batch.id)
+          const last = await seen?.progress()
+          assert.ok(last?.finishedAt)
+          assert.deepEqual([last?.cancelledBy, last?.reason, last?.pausedBy], ['ada', 'wrong list', null])
+          const [listed] = (await holdfast.batches({ state: 'cancelled' })).batches
+          assert.equal(listed?.cancelledBy, 'ada')
+          const unnamed = await holdfast.batch({ name: 'd' }, numbered(1))
+          await unnamed.pause({ by: 'eve' })
+          const { cancelledBy: none } = await unnamed.cancel()
+          assert.equal(none, null)
+        }),
+      )
+
+      test(
         'an item that finishes in spite of the cancel is done, and the batch stays cancelled',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'c' }, numbered(2))

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { bounds } from '../../src/job/bounds.ts'
-import type { JobRecord, JobState } from '../../src/job/record.ts'
+import type { JobOutcome, JobRecord, JobState } from '../../src/job/record.ts'
 import type { ChangesQuery, JobsPage, Store } from '../../src/store/store.ts'
 import { claimOne } from './expect.ts'
 import type { InWorld, StoreUnderTest } from './world.ts'
@@ -66,6 +66,37 @@ function jobTests(inWorld: InWorld): void {
       const done = await read('done')
       bounded(done)
       assert.deepEqual([done.length, idsOf(done).sort()], [3, [...ids].sort()])
+    }),
+  )
+
+  test(
+    'outcomes of large results are answered in parts, each below the bound, and callers that wait get all of them',
+    inWorld(async ({ holdfast, store }) => {
+      const queue = holdfast.queue('large')
+      const payloads = Array.from({ length: 20 }, (_, n) => ({ payload: n }))
+      const ids = (await queue.enqueueMany(payloads)).map(({ id }) => id)
+      const live = (await queue.enqueue('live', { delay: '1h' })).id
+      const results = ids.map((id) => holdfast.result(id, { timeout: '5m' }))
+      const leases = await holdfast.claim(['large'], { max: ids.length })
+      const endOf = (n: unknown) => `${n}`.padEnd(bounds.resultBytes - 2, 'x')
+      await Promise.all(leases.map((lease) => lease.done(endOf(lease.job.payload))))
+      const got = await Promise.all(results)
+      assert.deepEqual(
+        got.map((result) => [Number.parseInt(result as string, 10), (result as string).length]),
+        ids.map((_, n) => [n, bounds.resultBytes - 2]),
+      )
+      const opened = await store()
+      const unknown = '01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'
+      let rest: readonly string[] = [unknown, live, ...ids, live, unknown]
+      const seen = []
+      for (let parts = 0; rest.length > 0; parts++) {
+        const part = await opened.outcomes(rest)
+        const bytes = part.reduce((sum, each) => sum + sizeOf(each), 0)
+        assert.ok(part.length > 0 && bytes <= bounds.pageBytes, `part ${parts} has ${part.length} with ${bytes} bytes`)
+        seen.push(...part.map((each) => (each === null || each === 'live' ? each : each.state)))
+        rest = rest.slice(part.length)
+      }
+      assert.deepEqual(seen, [null, 'live', ...ids.map(() => 'done'), 'live', null])
     }),
   )
 
@@ -203,4 +234,8 @@ function bounded(pages: readonly JobsPage[]): void {
     const bytes = jobs.reduce((sum, job: JobRecord) => sum + job.payload.length + (job.result?.length ?? 0), 0)
     assert.ok(bytes <= bounds.pageBytes, `a page has ${bytes} bytes`)
   }
+}
+
+function sizeOf(outcome: JobOutcome | 'live' | null): number {
+  return outcome === null || outcome === 'live' ? 0 : (outcome.result ?? '').length
 }

@@ -22,6 +22,7 @@ export interface ModelBatch extends BatchSettings {
   readonly pausedAt: number | null
   readonly pausedBy: string | null
   readonly pausedMs: number
+  readonly cancelledBy: string | null
   readonly reason: string | null
   /** The costs of all runs of its items so far. */
   readonly spent: readonly Costs[]
@@ -64,7 +65,16 @@ export class BatchModel {
     if (known) return { batch: this.record(known), created: false }
     const batch: ModelBatch = {
       ...settings,
-      ...{ isClosed: false, isCancelled: false, round: 1, submitted: 0, reason: null, spent: [], pruned: [] },
+      ...{
+        isClosed: false,
+        isCancelled: false,
+        round: 1,
+        submitted: 0,
+        cancelledBy: null,
+        reason: null,
+        spent: [],
+        pruned: [],
+      },
       ...{ createdAt: this.#now, startedAt: null, finishedAt: null, pausedAt: null, pausedBy: null, pausedMs: 0 },
     }
     this.#state.batches = [...this.#state.batches, batch]
@@ -108,9 +118,9 @@ export class BatchModel {
     this.change(id, { pausedAt: null, pausedBy: null, pausedMs: pausedMs + lastedMs })
   }
 
-  cancel(batch: ModelBatch, reason: string | null): void {
+  cancel(batch: ModelBatch, { by, reason }: { readonly by: string | null; readonly reason: string | null }): void {
     this.resume(batch)
-    this.change(batch.id, { isCancelled: true, isClosed: true, reason })
+    this.change(batch.id, { isCancelled: true, isClosed: true, cancelledBy: by, reason })
   }
 
   finish(batch: ModelBatch): Completion {

@@ -346,6 +346,7 @@ export class Model {
     const settings = this.#settingsOf(job.queue) ?? undefinedQueue
     const priority = job.priority ?? settings.priority
     this.#wait(holder, dueAt, false, job.limitKey, priority)
+    holder.delayMs = job.runAt === null ? dueAt - this.state.now : null
     Object.assign(holder, { payload, headers, timeoutMs, startBefore, attempts: 0, freeReleases: 0, started: false })
     holder.maxAttempts = job.maxAttempts ?? settings.attempts
   }
@@ -677,7 +678,7 @@ export class Model {
     if (as === 'close') this.batches.change(batch.id, { isClosed: true })
     else if (as === 'pause') this.#pauseBatch(batch, by)
     else if (as === 'resume') this.batches.resume(batch)
-    else if (as === 'cancel') this.#cancelBatch(batch, reason)
+    else if (as === 'cancel') this.#cancelBatch(batch, { by, reason })
     else if (as === 'retryFailed') this.#retryFailed(batch)
     else this.#deleteBatch(batch)
   }
@@ -694,9 +695,9 @@ export class Model {
   }
 
   /** Waiting items are cancelled. For running items a cancel is requested. */
-  #cancelBatch(batch: ModelBatch, reason: string | null): void {
+  #cancelBatch(batch: ModelBatch, note: Pick<ControlBatchRequest, 'by' | 'reason'>): void {
     if (batch.isCancelled) return
-    this.batches.cancel(batch, reason)
+    this.batches.cancel(batch, note)
     for (const job of this.itemsOf(batch.id)) {
       if (job.hold) job.cancelRequested = true
       else if (isWaiting(job)) this.#end(job, 'cancelled', null)
@@ -738,7 +739,7 @@ export class Model {
   #concludeBatch(id: string, oracle: Oracle): void {
     const failing = this.batches.find(id)
     const reason = failing ? this.batches.giveUpReason(failing) : null
-    if (failing && reason !== null) this.#cancelBatch(failing, reason)
+    if (failing && reason !== null) this.#cancelBatch(failing, { by: null, reason })
     const batch = this.batches.find(id)
     if (!batch || !this.batches.isOver(batch)) return
     const completion = this.batches.finish(batch)
@@ -1270,8 +1271,10 @@ export class Model {
       }
       if (request.as === 'reschedule') this.#wait(job, Math.max(request.runAt, this.state.now), false)
       else if (request.priority !== job.priority) {
+        const { delayMs } = job
         job.priority = request.priority
         this.#wait(job, job.state === 'scheduled' ? Math.max(job.runAt, this.state.now) : this.state.now, false)
+        if (job.state === 'scheduled') job.delayMs = delayMs
       }
       return { state: job.state }
     })

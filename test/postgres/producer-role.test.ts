@@ -27,7 +27,7 @@ const granted = [
   'enqueue_plain(uuid,uuid[],integer[],smallint[],text[],text[],bigint[],bigint[],bigint[],text[],integer[],uuid[],bigint,text,uuid[])',
   'now_ms(bigint)',
   'open_lanes(text[],smallint[],bigint,bigint,uuid,boolean)',
-  'outcomes(uuid[])',
+  'outcomes(uuid[],bigint)',
   'withdraw(uuid,bigint)',
 ]
 

@@ -745,7 +745,7 @@ function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
 function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_fail_fast boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid, version integer, definition_epoch uuid, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
-function outcomes(p_ids uuid[]) returns TABLE(id uuid, state text, attempts smallint, result text, error text) plpgsql stable security definer
+function outcomes(p_ids uuid[], p_bytes bigint) returns TABLE(id uuid, is_live boolean, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off

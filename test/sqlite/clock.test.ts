@@ -84,6 +84,39 @@ test('a retry from before the clock was set back an hour is due after its delay 
   assertCountsEqualRecount(file.raw())
 })
 
+test('so is a job that was replaced or reprioritised; one that was rescheduled keeps its time', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  await holdfast.sweep()
+  const mail = holdfast.queue('mail')
+  const replace = async (key: string, options: object) => {
+    const dedup = { key, replace: true }
+    await mail.enqueue(0, { dedup, delay: '1h' })
+    return mail.enqueue(1, { dedup, ...options })
+  }
+  const wanted = new Date(clock.now() + delayMs)
+  const replaced = await replace('by a delay', { delay: delayMs })
+  const timed = await replace('by a time', { runAt: wanted })
+  const urgent = await mail.enqueue('urgent', { delay: delayMs })
+  await holdfast.reprioritise(urgent.id, 0)
+  const retried = await mail.enqueue('retried')
+  await (await claimOne(holdfast, 'mail')).retry(new Error('no'), { delay: delayMs })
+  await holdfast.reprioritise(retried.id, 9)
+  const urgentAtTime = await mail.enqueue('at a time', { runAt: wanted })
+  await holdfast.reprioritise(urgentAtTime.id, 0)
+  const rescheduled = await mail.enqueue('moved', { delay: delayMs })
+  await holdfast.reschedule(rescheduled.id, wanted)
+  clock.advance(-hour)
+  await holdfast.sweep()
+  for (const { id } of [replaced, urgent, retried])
+    assert.equal((await readJob(holdfast, id)).runAt?.getTime(), clock.now() + delayMs)
+  for (const { id } of [timed, urgentAtTime, rescheduled]) assert.deepEqual((await readJob(holdfast, id)).runAt, wanted)
+  clock.advance(delayMs)
+  assert.equal((await holdfast.sweep()).promoted, 3)
+  assertCountsEqualRecount(file.raw())
+})
+
 test('more retries than one sweep corrects are all corrected, and a clock that stays changes none', async () => {
   await using file = await jobsFile()
   const clock = new VirtualClock()

@@ -4,8 +4,12 @@ import { rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
 import { pathToFileURL } from 'node:url'
+import { HoldfastError } from '../../src/errors.ts'
 import type { HoldfastEvents } from '../../src/events.ts'
+import { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
+import { systemClock } from '../../src/runtime/clock.ts'
+import { sqlite } from '../../src/store/sqlite/index.ts'
 import { drain } from '../../src/testing/index.ts'
 import { readJob } from '../conformance/expect.ts'
 import { recount } from '../conformance/world.ts'
@@ -39,9 +43,10 @@ for (const [store, makeSharedStore] of [
         await using world = await setup(makeSharedStore, text)
         const { holdfast, module, failures } = world
         const { ids } = await enqueue(world, 20)
-        const failed = next(holdfast, 'module.failed')
+        const [failed, started] = [next(holdfast, 'module.failed'), next(holdfast, 'worker.started')]
         const worker = holdfast.work(pages, module, { threads: 2 })
         const { queue, error } = await failed
+        await started
         assert.deepEqual([queue, (error as { code?: string }).code], ['pages', 'INVALID_OPTION'])
         const { ok, why, state } = worker.health()
         assert.deepEqual([ok, state], [false, 'working'])
@@ -110,9 +115,39 @@ test('work refuses what cannot be a module', async () => {
     '/srv/handler.js',
     new URL('https://example.com/a.js'),
     new URL('node:fs'),
+    new URL(URL.createObjectURL(new Blob([good], { type: 'text/javascript' }))),
+    new URL('data:text/plain,hello'),
+    new URL('data:,hello'),
+    new URL('data:application/json,{}'),
+    new URL('file://elsewhere/srv/handler.js'),
+    new URL('file:///srv/a%2Fb.js'),
+    {},
+    null,
   ]
   for (const handler of bad)
-    assert.throws(() => holdfast.work(pages, handler as URL), { code: 'INVALID_OPTION', message: example })
+    assert.throws(() => holdfast.work(pages, handler as URL), {
+      code: 'INVALID_OPTION',
+      message: typeof handler === 'object' && !(handler instanceof URL) ? /the URL of a module/ : example,
+    })
+})
+
+test('a module that is not there is reported at once, also while the store does not answer', async () => {
+  const store = await sqlite({ path: ':memory:' })({ clock: systemClock })
+  store.define = async () => {
+    throw new HoldfastError('STORE_UNAVAILABLE', 'away')
+  }
+  const lines: string[] = []
+  const quiet = () => undefined
+  const logger = { debug: quiet, info: quiet, warn: quiet, error: (line: string) => lines.push(line) }
+  await using holdfast = new Holdfast(store, { logger })
+  const failed = next(holdfast, 'module.failed')
+  const worker = holdfast.work(pages, pathToFileURL('/no/such/handler.mjs'), { threads: 1 })
+  const { error, module } = await failed
+  assert.equal(module, 'file:///no/such/handler.mjs')
+  assert.match(error.message, /there is no such file.*Check its URL/)
+  assert.equal(worker.health().state, 'starting')
+  assert.equal(lines.filter((line) => line.includes('/no/such/handler.mjs')).length, 1)
+  await worker.stop()
 })
 
 test('work refuses the option threads if the handler is a function', async () => {

@@ -1,7 +1,6 @@
 // Handlers that misbehave: each harms its own job and nothing else.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { EventName, HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
@@ -193,12 +192,11 @@ export function handlerTests(makeSharedStore: MakeSharedStore): void {
       const bothLeft = new Promise<void>((resolve) => holdfast.on('handler.abandoned', () => ++left === 2 && resolve()))
       await holdfast.queue(tasks).enqueueMany([{ payload: 0 }, { payload: 1 }])
       await bothLeft
-      await sleep(2_000) // a claim that began while there was one of them has been answered
       const { ok, why, abandoned, running } = worker.health()
       assert.deepEqual([ok, abandoned, running], [false, 2, 0])
       assert.match(why ?? '', /2 handlers ignored their signal/)
       const { id } = await holdfast.queue(tasks).enqueue(2)
-      await next(holdfast, 'sweep.ended')
+      await next(holdfast, 'sweep.ended') // a claim that was under way has been answered, and its job was released
       assert.equal(await stateOf(holdfast, id), 'ready')
       gates[0]?.resolve()
       await holdfast.result(id)

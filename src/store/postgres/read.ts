@@ -61,13 +61,13 @@ export async function readJob(db: Database, id: string): Promise<JobRecord | nul
 }
 
 export async function readOutcomes(db: Database, ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]> {
-  const rows = await db.query('select * from holdfast.outcomes($1)', [list(ids)])
-  const outcomes = new Map<string, JobOutcome | 'live'>()
-  for (const [id, state, attempts, result, error] of rows) {
+  const rows = await db.query('select * from holdfast.outcomes($1, $2)', [list(ids), bounds.pageBytes])
+  return rows.map(([, isLive, state, attempts, result, error]) => {
+    if (isLive === 't') return 'live'
+    if (state == null) return null
     const outcome = { attempts: Number(attempts), result: result ?? null, error: decodeError(error ?? null) }
-    outcomes.set(id as string, state == null ? 'live' : { state: state as EndState, ...outcome })
-  }
-  return ids.map((id) => outcomes.get(id) ?? null)
+    return { state: state as EndState, ...outcome }
+  })
 }
 
 /** A job that is requeued between the two reads is found by neither. So both are made a second time. */

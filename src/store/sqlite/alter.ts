@@ -5,6 +5,7 @@ import { decodeAnnotations, encodeWake } from '../../job/stored.ts'
 import { cannotAlter, notFound, rescheduledTooLate } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, PurgeRequest } from '../store.ts'
 import {
+  delayOf,
   type FoundRow,
   findById,
   forgetOverdue,
@@ -36,12 +37,9 @@ export function alter(tx: SqliteTransaction, request: AlterRequest): AlterAnswer
     return { state: moveWaiting(tx, queue, job, { runAt: request.runAt, priority: job.priority }) }
   }
   if (request.priority === job.priority) return { state: job.state }
-  return {
-    state: moveWaiting(tx, queue, job, {
-      runAt: job.state === 'scheduled' ? job.run_at : tx.now,
-      priority: request.priority,
-    }),
-  }
+  const { priority } = request
+  const due = job.state === 'scheduled' ? { runAt: job.run_at, delayMs: delayOf(tx, job) } : { runAt: tx.now }
+  return { state: moveWaiting(tx, queue, job, { ...due, priority }) }
 }
 
 function wake(tx: SqliteTransaction, job: FoundRow, data: string | null): AlterAnswer {

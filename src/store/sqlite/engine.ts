@@ -45,7 +45,7 @@ import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readBlockers } from './limits/blockers.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { progress } from './progress.ts'
-import { readJob, readJobs, readOutcome, readStats } from './read.ts'
+import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { type SqlFault, sentenceOf, TransactionRolledBack } from './sql-effect.ts'
@@ -76,7 +76,7 @@ const durable = {
 const read = {
   ...{
     readJob,
-    readOutcome,
+    readOutcomes,
     readJobs,
     readBlockers,
     readStats,

@@ -191,7 +191,12 @@ function answerDuplicate(
   if (!job.dedup?.replace) return { id, status: 'duplicate' }
   const holder = findBySeq(tx, seq)
   if (!holder || !isWaiting(holder)) return { id, status: 'notReplaced' }
-  moveWaiting(tx, queue, holder, { runAt: dueAt(tx, job), priority: job.priority ?? queue.priority, limitKey })
+  moveWaiting(tx, queue, holder, {
+    runAt: dueAt(tx, job),
+    delayMs: delayIn(job),
+    priority: job.priority ?? queue.priority,
+    limitKey,
+  })
   forgetOverdue(tx, holder)
   tx.db.run(
     `update holdfast_job
@@ -210,6 +215,11 @@ function answerDuplicate(
 
 function dueAt(tx: SqliteTransaction, job: NewJob): number {
   return job.runAt ?? tx.now + job.delayMs
+}
+
+/** Null: the job waits for a time of its own. */
+function delayIn({ runAt, delayMs }: NewJob): number | null {
+  return runAt === null ? delayMs : null
 }
 
 function isLive(tx: SqliteTransaction, id: string): boolean {
@@ -272,7 +282,7 @@ function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, li
   const { dedup, idempotency } = job
   tx.bare.run(insertJob, ...toRow(tx, queue, job, { seq, batch, limitKey, isReady, isHeld, runAt }))
   if (!isReady) {
-    listScheduled(tx, queue, { seq, batch, runAt, delayMs: job.runAt === null ? runAt - tx.now : null })
+    listScheduled(tx, queue, { seq, batch, runAt, delayMs: delayIn(job) })
     tx.recordChange(queue, 'scheduled', job.id)
   } else if (isHeld) {
     tx.keys.holdNew(queue, key, { seq, batch, priority: job.priority ?? queue.priority })

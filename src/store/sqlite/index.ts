@@ -323,7 +323,7 @@ class SqliteStore implements Store {
   }
 
   outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]> {
-    return this.#all('readOutcome', ids)
+    return this.#one('readOutcomes', ids)
   }
 
   cancelRequested(leases: readonly LeaseRef[]): Promise<boolean[]> {

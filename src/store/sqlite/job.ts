@@ -137,6 +137,12 @@ export function listScheduled(
   tx.count(queue, 'scheduled', 1, batch)
 }
 
+/** Null: the job is not scheduled, or waits for a time of its own. */
+export function delayOf(tx: SqliteTransaction, { queue, run_at, seq }: IdleRow): number | null {
+  const select = 'select delay_ms from holdfast_scheduled where queue = ? and run_at = ? and seq = ?'
+  return tx.db.get<{ delay_ms: number | null }>(select, queue, run_at, seq)?.delay_ms ?? null
+}
+
 /** Takes a waiting job off its list. */
 export function unlist(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
   const { run_at, seq, batch, priority, ord, limit_key } = job
@@ -155,6 +161,8 @@ export function unlist(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): vo
 
 interface NewPlace {
   readonly runAt: number
+  /** What it waits for until then: see `listScheduled`. Null unless given. */
+  readonly delayMs?: number | null
   readonly priority: number
   /** As it is, unless given. */
   readonly limitKey?: string | null
@@ -165,7 +173,7 @@ export function moveWaiting(
   tx: SqliteTransaction,
   queue: QueueRow,
   found: IdleRow,
-  { runAt, priority, limitKey = found.limit_key }: NewPlace,
+  { runAt, delayMs = null, priority, limitKey = found.limit_key }: NewPlace,
 ): JobState {
   for (const key of new Set([found.limit_key, limitKey])) if (key !== null) tx.keys.admitIfFreed(queue, key)
   const job = found.held === 1 ? (findBySeq(tx, found.seq) as IdleRow) : found // `admitIfFreed` may have admitted it
@@ -176,7 +184,7 @@ export function moveWaiting(
     'update holdfast_job set run_at = ?, ord = ?, line_ord = null, held = 0, priority = ?, limit_key = ? where seq = ?'
   tx.db.run(update, at, ord, priority, limitKey, job.seq)
   if (ord !== null) return listOrHold(tx, queue, { ...job, priority, limit_key: limitKey }, ord)
-  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt: at, delayMs: null })
+  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt: at, delayMs })
   tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }

@@ -58,16 +58,31 @@ export function readJob(tx: SqliteTransaction, id: string): JobRecord | null {
   return (found && readRecord(tx, found.seq)) ?? null
 }
 
-export function readOutcome(tx: SqliteTransaction, id: string): JobOutcome | 'live' | null {
+export function readOutcomes(tx: SqliteTransaction, ids: readonly string[]): (JobOutcome | 'live' | null)[] {
+  const page = new Page<JobOutcome | 'live' | null>(ids.length)
+  for (const id of ids) {
+    const { outcome, bytes } = readOutcome(tx, id)
+    if (!page.add(outcome, bytes)) break
+  }
+  return page.entries
+}
+
+interface ReadOutcome {
+  readonly outcome: JobOutcome | 'live' | null
+  readonly bytes: number
+}
+
+function readOutcome(tx: SqliteTransaction, id: string): ReadOutcome {
   const found = findById(tx, id)
-  if (!found) return null
+  if (!found) return { outcome: null, bytes: 0 }
   const ended = tx.db.get<Pick<RecordRow, 'ended_attempts' | 'result' | 'error'>>(
     'select attempts as ended_attempts, result, error from holdfast_ended where seq = ?',
     found.seq,
   )
-  if (!ended) return 'live'
+  if (!ended) return { outcome: 'live', bytes: 0 }
   const { ended_attempts: attempts, result, error } = ended
-  return { state: found.state as EndState, attempts, result, error: decodeError(error) }
+  const outcome = { state: found.state as EndState, attempts, result, error: decodeError(error) }
+  return { outcome, bytes: Buffer.byteLength(result ?? '') + Buffer.byteLength(error ?? '') }
 }
 
 /** Undefined if a list names a job that has no row. */

@@ -18,13 +18,22 @@
 //   loading ──▶ loaded ──a new thread fails to load──▶ failing
 //      └──fails──▶ failing ──after a pause, tried in a new thread──▶ loaded
 //
-// Every try needs a new thread, because a thread remembers a module that failed. The pauses double. While the pool is failing,
+// A file that is not there needs no thread to fail, so `load` reports it at once. Every other try needs a new thread, because a
+// thread remembers a module that failed. The pauses double. While the pool is failing,
 // jobs that run go on in their threads, and every other job is released at no cost.
 
 import type { HoldfastError } from '../../errors.ts'
 import { release } from '../fate.ts'
 import { Job } from '../job.ts'
-import { type EndReason, endReasonOf, Thread, type ThreadLeftover, type ThreadWork, unstarted } from './thread.ts'
+import {
+  type EndReason,
+  endReasonOf,
+  missing,
+  Thread,
+  type ThreadLeftover,
+  type ThreadWork,
+  unstarted,
+} from './thread.ts'
 
 export interface ThreadOptions {
   readonly count: number
@@ -211,7 +220,9 @@ export class ThreadPool {
 
   #tryToLoad(): void {
     const mayStart = this.#threads.size < 2 * this.#options.count
-    if (mayStart) this.#start()
+    const error = missing(this.#module)
+    if (error) this.#unloadable(error)
+    else if (mayStart) this.#start()
     else this.#retryLater() // the others are ending, or are stuck in native code
   }
 

@@ -416,9 +416,18 @@ function crashed(why: Error | null, code: number): ThreadCrashed {
   return new ThreadCrashed(`The thread that ran this job ended${how}.`, { cause: why })
 }
 
-function unloadable({ href, protocol }: URL, cause: Error): HoldfastError {
-  const isMissing = protocol === 'file:' && !existsSync(new URL(href))
-  const advice = isMissing
+/** Why the module cannot load now, if its file is not there. */
+export function missing(module: URL): HoldfastError | null {
+  return isMissing(module) ? unloadable(module, new Error('there is no such file.')) : null
+}
+
+function isMissing({ href, protocol }: URL): boolean {
+  return protocol === 'file:' && !existsSync(new URL(href))
+}
+
+function unloadable(module: URL, cause: Error): HoldfastError {
+  const { href } = module
+  const advice = isMissing(module)
     ? ' Check its URL. A bundler does not follow it: build the module as an entry point of its own, and give the URL of what was built.'
     : ''
   const message = `The handler module ${href} does not load: ${cause.message}${advice}`

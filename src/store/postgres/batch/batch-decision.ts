@@ -40,7 +40,7 @@ export class BatchControl {
       case 'cancel':
         if (isCancelled) break
         refuseOver()
-        await this.#cancel(record, reason)
+        await this.#cancel(record, { by, reason })
         break
       case 'retryFailed':
         if (isCancelled) throw new Refusal(cannotControlBatch(id, as, record.state))
@@ -55,7 +55,8 @@ export class BatchControl {
   }
 
   async tooManyFailed(record: BatchRecord): Promise<void> {
-    await this.#cancel(record, `Too many items failed: ${record.dead} of ${totalOf(record)}.`)
+    const reason = `Too many items failed: ${record.dead} of ${totalOf(record)}.`
+    await this.#cancel(record, { by: null, reason })
     await this.#tx.query('select holdfast.open_batch_lanes($1)', [this.#no])
   }
 
@@ -72,9 +73,10 @@ export class BatchControl {
     await this.#set('paused_at = null, paused_by = null, paused_ms = paused_ms + $2', [pausedMs])
   }
 
-  async #cancel(record: BatchRecord, reason: string | null): Promise<void> {
+  async #cancel(record: BatchRecord, { by, reason }: Pick<ControlBatchRequest, 'by' | 'reason'>): Promise<void> {
     await this.#resume(record)
-    await this.#set('is_cancelled = true, is_closed = true, retry_until = null, reason = $2', [reason])
+    const set = 'is_cancelled = true, is_closed = true, retry_until = null, paused_by = $2, reason = $3' // see actorsOf
+    await this.#set(set, [by, reason])
   }
 
   #set(what: string, values: readonly (string | number | null)[] = []): Promise<unknown> {

@@ -1,6 +1,6 @@
 // A batch as the database has it.
 
-import { type BatchRecord, batchState, type CompletionTarget } from '../../../job/batch.ts'
+import { actorsOf, type BatchRecord, batchState, type CompletionTarget } from '../../../job/batch.ts'
 import type { BatchName } from '../../store.ts'
 import type { Row } from '../connection/call.ts'
 import { list } from '../connection/columns.ts'
@@ -22,7 +22,7 @@ const read = 'select * from holdfast.read_batches($1)'
 
 function toBatch(row: Row): Batch {
   const [no, id, name, key, concurrency, failShare, onComplete, retainMs, createdAt, submitted, round] = row
-  const [closed, cancelled, pausedAt, pausedBy, pausedMs, startedAt, finishedAt, retryUntil, reason] = row.slice(11)
+  const [closed, cancelled, pausedAt, by, pausedMs, startedAt, finishedAt, retryUntil, reason] = row.slice(11)
   const [waiting, running, done, dead, ended, changes, notes] = row.slice(20)
   const flags = {
     isClosed: closed === 't',
@@ -61,7 +61,7 @@ function toBatch(row: Row): Batch {
       warnings: amounts('warning'),
       costs: amounts('cost'),
       createdAt: Number(createdAt),
-      pausedBy: pausedBy ?? null,
+      ...actorsOf(isCancelled, by ?? null),
       pausedMs: Number(pausedMs),
       reason: reason ?? null,
     },

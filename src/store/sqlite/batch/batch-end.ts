@@ -4,6 +4,7 @@
 import { isRefused } from '../../../errors.ts'
 import { completionJob, failsTooOften, totalOf } from '../../../job/batch.ts'
 import { newId } from '../../../runtime/id.ts'
+import type { ControlBatchRequest } from '../../store.ts'
 import { enqueueAnyway } from '../enqueue.ts'
 import type { SqliteTransaction } from '../transaction.ts'
 import { type BatchRow, flagsOf, targetOf } from './batches.ts'
@@ -27,7 +28,7 @@ function cancelIfTooManyFailed(tx: SqliteTransaction, no: number): void {
   const row = tx.batches.get(no)
   if (row?.is_cancelled !== 0 || row.finished_at !== null) return
   if (!failsTooOften(row.fail_share, flagsOf(row), row)) return
-  beginCancel(tx, row, `Too many items failed: ${row.dead} of ${totalOf(row)}.`)
+  beginCancel(tx, row, { by: null, reason: `Too many items failed: ${row.dead} of ${totalOf(row)}.` })
   stepChore(tx, no)
 }
 
@@ -60,11 +61,14 @@ function remove(tx: SqliteTransaction, row: BatchRow): void {
   tx.batches.drop(row)
 }
 
+type CancelNote = Pick<ControlBatchRequest, 'by' | 'reason'>
+
 /** No item starts from now on. Items that wait or run are ended in steps. */
-export function beginCancel(tx: SqliteTransaction, row: BatchRow, reason: string | null): void {
+export function beginCancel(tx: SqliteTransaction, row: BatchRow, { by, reason }: CancelNote): void {
   tx.batches.resume(row)
   row.is_cancelled = 1
   row.is_closed = 1
+  row.paused_by = by // see actorsOf
   row.reason = reason
   row.chore = 'cancel'
   row.chore_after = 0

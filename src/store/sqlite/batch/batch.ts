@@ -89,7 +89,7 @@ function applyAction(tx: SqliteTransaction, row: BatchRow, { as, by, reason }: C
   if (as === 'close') row.is_closed = 1
   if (as === 'pause') pause(tx, row, by)
   if (as === 'resume') tx.batches.resume(row)
-  if (as === 'cancel' && row.is_cancelled === 0) beginCancel(tx, row, reason)
+  if (as === 'cancel' && row.is_cancelled === 0) beginCancel(tx, row, { by, reason })
   if (as === 'retryFailed' && row.dead > 0) beginRetry(row)
   if (as === 'delete') beginDelete(row)
 }

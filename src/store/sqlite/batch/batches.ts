@@ -19,6 +19,7 @@
 // Rows are read once in a transaction and written at its end.
 
 import {
+  actorsOf,
   type BatchFlags,
   type BatchRecord,
   batchState,
@@ -63,6 +64,7 @@ export interface BatchRow extends Mutable<ItemCounts> {
   finished_at: number | null
   prune_at: number | null
   paused_at: number | null
+  /** Also the name that a cancel was given: see `actorsOf`. */
   paused_by: string | null
   paused_ms: number
   reason: string | null
@@ -401,7 +403,8 @@ export function toBatch(row: BatchRow): BatchRecord {
     warnings: Object.fromEntries(decodeAmounts(row.warnings)),
     costs: Object.fromEntries(decodeAmounts(row.costs)),
     createdAt: row.created_at,
-    ...{ startedAt, finishedAt, pausedAt, pausedBy: row.paused_by, pausedMs: row.paused_ms, reason },
+    ...{ startedAt, finishedAt, pausedAt, pausedMs: row.paused_ms, reason },
+    ...actorsOf(row.is_cancelled !== 0, row.paused_by),
   }
 }
 

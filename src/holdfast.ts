@@ -8,9 +8,9 @@ import type { BatchOptions } from './batch/options.ts'
 import type { BatchProgress } from './batch/progress.ts'
 import type { Items } from './batch/submission.ts'
 import type { JobInfo } from './client/job-info.ts'
-import type { CancelOptions } from './client/jobs.ts'
+import type { CancelOptions, DeadGroupInfo } from './client/jobs.ts'
 import type { QueueInfo, Stats } from './client/queues.ts'
-import type { JobsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
+import type { DeadGroupsFilter, JobsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
 import type { Watch, WatchFilter } from './client/watch.ts'
 import { HoldfastError, toError } from './errors.ts'
 import type { AnyListener, EventName, Listener } from './events.ts'
@@ -117,6 +117,14 @@ export class Holdfast {
   /** A page of jobs: by queue, then by state; waiting jobs in the order in which they will run, ended jobs newest first. */
   jobs(filter: JobsFilter = {}): Promise<{ jobs: JobInfo[]; next: string | null }> {
     return this.#parts.jobs.list(filter)
+  }
+
+  /**
+   * Dead jobs counted by queue and error group, exact at any size: jobs whose errors have the same name, code, words and top
+   * frame are one group. Numbers and ids in the message do not matter.
+   */
+  deadGroups(filter: DeadGroupsFilter = {}): Promise<{ groups: DeadGroupInfo[]; next: string | null }> {
+    return this.#parts.jobs.deadGroups(filter)
   }
 
   /**

@@ -8,6 +8,7 @@ import { withoutPassword } from '../store/postgres/connection/address.ts'
 import { batch } from './batch.ts'
 import { cancel } from './cancel.ts'
 import { type Answer, type Command, Options, UsageError } from './command.ts'
+import { deadGroups } from './dead-groups.ts'
 import { deleteJob } from './delete.ts'
 import { doctor } from './doctor.ts'
 import { enqueue } from './enqueue.ts'
@@ -41,6 +42,7 @@ const commands: readonly Command[] = [
     queues,
     jobs,
     job,
+    deadGroups,
     explain,
     enqueue,
     pause,

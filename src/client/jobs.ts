@@ -6,15 +6,25 @@ import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.
 import type { JobState, NewJob } from '../job/record.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
 import type { QueueReference } from '../queue/reference.ts'
-import type { AlterRequest, CancelRequest, Enqueued, PurgeState, RequeueAllAnswer, Store } from '../store/store.ts'
+import type {
+  AlterRequest,
+  CancelRequest,
+  DeadGroup,
+  Enqueued,
+  PurgeState,
+  RequeueAllAnswer,
+  Store,
+} from '../store/store.ts'
 import type { Calls } from './calls.ts'
 import { type JobInfo, toJobInfo } from './job-info.ts'
 import {
+  type DeadGroupsFilter,
   encodeWakeData,
   type JobsFilter,
   type RequeueAllFilter,
   type ResultOptions,
   resultOf,
+  toDeadGroupsQuery,
   toJobsQuery,
   toPurge,
   toRequeueAll,
@@ -38,6 +48,11 @@ export interface JobsContext {
   expectDue(delayMs: number): void
 }
 
+/** Dead jobs of one queue whose errors are alike. */
+export interface DeadGroupInfo extends Omit<DeadGroup, 'lastDiedAt'> {
+  readonly lastDiedAt: Date
+}
+
 export class Jobs {
   readonly #context: JobsContext
 
@@ -56,6 +71,13 @@ export class Jobs {
     const query = toJobsQuery(filter)
     const page = await calls.run(() => store.jobs(query))
     return { jobs: page.jobs.map(toJobInfo), next: page.next }
+  }
+
+  async deadGroups(filter: DeadGroupsFilter): Promise<{ groups: DeadGroupInfo[]; next: string | null }> {
+    const { calls, store } = this.#context
+    const query = toDeadGroupsQuery(filter)
+    const { groups, next } = await calls.run(() => store.deadGroups(query))
+    return { groups: groups.map((group) => ({ ...group, lastDiedAt: new Date(group.lastDiedAt) })), next }
   }
 
   async result(id: string, options: ResultOptions): Promise<unknown> {

@@ -19,11 +19,20 @@ import type { Wanted } from '../lease/claim.ts'
 import type { ClaimOptions } from '../queue/queue.ts'
 import { type QueueReference, toDefinition, toQueueName } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
-import type { JobsQuery, PurgeRequest, PurgeState, RequeueAllRequest } from '../store/store.ts'
+import type { DeadGroupsQuery, JobsQuery, PurgeRequest, PurgeState, RequeueAllRequest } from '../store/store.ts'
 
 export interface JobsFilter {
   readonly queue?: QueueReference
   readonly state?: JobState
+  readonly limit?: number
+  /** `next` of the page before. */
+  readonly after?: string
+}
+
+export interface DeadGroupsFilter {
+  readonly queue?: QueueReference
+  /** `newest`, unless given: by the last death in the group. `largest`: by its dead jobs. */
+  readonly order?: 'newest' | 'largest'
   readonly limit?: number
   /** `next` of the page before. */
   readonly after?: string
@@ -75,15 +84,31 @@ export function toJobsQuery(filter: JobsFilter): JobsQuery {
       value: state,
     })
   }
-  if (after !== undefined && typeof after !== 'string') {
-    throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page.', { option: 'after' })
-  }
   return {
     queue: queue === undefined ? null : toQueueName(queue),
     state: state ?? null,
     limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
-    after: after ?? null,
+    after: after === undefined ? null : checkCursor(after),
   }
+}
+
+export function toDeadGroupsQuery(filter: DeadGroupsFilter): DeadGroupsQuery {
+  checkOptions(filter, 'the filter', ['queue', 'order', 'limit', 'after'])
+  const { queue, order = 'newest', limit = 100, after } = filter
+  if (order !== 'newest' && order !== 'largest') {
+    throw new HoldfastError('INVALID_OPTION', "order is 'newest' or 'largest'.", { option: 'order', value: order })
+  }
+  return {
+    queue: queue === undefined ? null : toQueueName(queue),
+    order,
+    limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
+    after: after === undefined ? null : checkCursor(after),
+  }
+}
+
+function checkCursor(after: unknown): string {
+  if (typeof after === 'string') return after
+  throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page.', { option: 'after' })
 }
 
 export function toRequeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean }): RequeueAllRequest {

@@ -203,6 +203,8 @@ export interface JobRecord {
   readonly result: string | null
   readonly error: JobError | null
   readonly annotations: Annotations | null
+  /** The fingerprint of the error of a dead job; null: it is not dead, or died before errors were grouped. */
+  readonly errorGroup: string | null
   readonly limitKey: string | null
   /** The batch that the job is an item of. */
   readonly batch: string | null

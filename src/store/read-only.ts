@@ -5,6 +5,7 @@ import type {
   BatchesQuery,
   BatchName,
   ChangesQuery,
+  DeadGroupsQuery,
   ExamineRequest,
   ItemsQuery,
   JobsQuery,
@@ -70,6 +71,10 @@ export class ReadOnlyStore implements Store {
 
   outcomes(ids: readonly string[]) {
     return this.#store.outcomes(ids)
+  }
+
+  deadGroups(query: DeadGroupsQuery) {
+    return this.#store.deadGroups(query)
   }
 
   jobs(query: JobsQuery) {

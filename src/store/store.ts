@@ -58,6 +58,8 @@
 //
 // 9. COUNTS. Counts change in the transactions that change jobs: stats equals a recount at every commit and never counts rows.
 //
+//    Dead jobs are counted by error group in the same way (`../job/error-group.ts`): the groups of a queue add up to its dead jobs.
+//
 // 10. WATCH. While a watch is on, every transaction that changes the state of jobs also records the changes. So a change that was
 //    rolled back is never reported. While no watch is on, nothing is recorded. `watch` switches recording on for
 //    `bounds.watchMs` and answers the mark of that moment. `changes` reads on from a mark: each change at least once and those
@@ -204,6 +206,8 @@ export interface Store {
    */
   outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]>
   jobs(query: JobsQuery): Promise<JobsPage>
+  /** Dead jobs, counted by queue and error group. Groups without a dead job are not listed. */
+  deadGroups(query: DeadGroupsQuery): Promise<DeadGroupsPage>
   stats(): Promise<QueueStats[]>
 
   kvGet(key: string): Promise<KvEntry | null>
@@ -480,6 +484,33 @@ export interface JobsQuery {
 /** Every page may have fewer entries than asked for: it ends before `bounds.pageBytes`. `next` says whether more follow. */
 export interface JobsPage {
   readonly jobs: readonly JobRecord[]
+  readonly next: string | null
+}
+
+export interface DeadGroupsQuery {
+  readonly queue: string | null
+  /** `newest`: by the last death in the group; `largest`: by its dead jobs. */
+  readonly order: 'newest' | 'largest'
+  readonly limit: number
+  readonly after: string | null
+}
+
+/** Dead jobs of one queue whose errors are alike. */
+export interface DeadGroup {
+  readonly queue: string
+  /** The fingerprint of the errors. */
+  readonly group: string
+  readonly name: string | null
+  readonly code: string | null
+  /** The message, with numbers and ids replaced by `#`. */
+  readonly message: string
+  readonly dead: number
+  /** When a job died with this error last. */
+  readonly lastDiedAt: number
+}
+
+export interface DeadGroupsPage {
+  readonly groups: readonly DeadGroup[]
   readonly next: string | null
 }
 

@@ -410,6 +410,20 @@ test('requeue takes one dead job by its id, or all that match, and has a dry run
   assert.equal((await world.holdfast('requeue', '--queue', 'mail')).stdout, 'Requeued 1 dead job.\n')
 })
 
+test('dead-groups counts dead jobs by queue and error', async () => {
+  await using world = await setup()
+  await world.history()
+  const { groups } = await world.json('dead-groups', '--queue', 'mail', '--order', 'largest')
+  assert.deepEqual(
+    groups.map(({ queue, dead }: { queue: string; dead: number }) => [queue, dead]),
+    [['mail', 2]],
+  )
+  const { stdout } = await world.holdfast('dead-groups')
+  assert.match(stdout, new RegExp(`2 .*mail +${groups[0].group} +.*smtp`))
+  assert.equal((await world.holdfast('dead-groups', '--queue', 'nowhere')).stdout, 'No job is dead.\n')
+  assert.match((await world.holdfast('dead-groups', '--order', 'oldest')).stderr, /INVALID_OPTION/)
+})
+
 test('sweep prints what it has done', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1', '--delay', '1')

@@ -30,7 +30,7 @@ export function enqueueTests(inWorld: InWorld): void {
             progress: null,
             cancelRequested: false,
           },
-          ...{ finishedAt: null, progress: null, result: null, error: null, history: [] },
+          ...{ finishedAt: null, progress: null, result: null, error: null, errorGroup: null, history: [] },
           ...{ outcome: null, warning: null, costs: null, limitKey: null, batch: null },
         })
       }),

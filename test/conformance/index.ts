@@ -17,6 +17,7 @@ import { closeWaitingTests } from './close-waiting.ts'
 import { countsTests } from './counts.ts'
 import { damageTests } from './damage.ts'
 import { dataErrorTests } from './data-errors.ts'
+import { deadGroupsTests } from './dead-groups.ts'
 import { dedupTests } from './dedup.ts'
 import { dedupScopeTests } from './dedup-scopes.ts'
 import { definitionTests } from './definitions.ts'
@@ -87,6 +88,7 @@ export const topics: readonly Topic[] = [
     cancelNotificationTests,
     requeueTests,
     requeueAllTests,
+    deadGroupsTests,
     rescueTests,
   ],
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],

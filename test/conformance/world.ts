@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
 import type { BatchProgress } from '../../src/batch/progress.ts'
+import type { JobInfo } from '../../src/client/job-info.ts'
 import { isHoldfastError } from '../../src/errors.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import type { JobState } from '../../src/job/record.ts'
@@ -208,12 +209,30 @@ export async function recount(holdfast: Holdfast): Promise<void> {
   }
   assert.deepEqual([...counted.keys()], [], 'every queue with jobs has counts')
   await recountBatches(holdfast)
+  await recountDeadGroups(holdfast, jobs)
   for (const job of jobs) {
     assert.ok(job.attempts >= 0 && job.attempts <= job.maxAttempts, `attempts of job ${job.id} stay within the cap`)
     assert.equal(job.worker !== null, job.state === 'running', `job ${job.id} is held if and only if it runs`)
     const ended = ['done', 'dead', 'cancelled'].includes(job.state)
     assert.equal(job.finishedAt !== null, ended, `job ${job.id} is finished if and only if its state says so`)
   }
+}
+
+/** Asserts that the counts of the error groups equal the counted dead jobs. */
+async function recountDeadGroups(holdfast: Holdfast, jobs: readonly JobInfo[]): Promise<void> {
+  const keyOf = (queue: string, group: string | null) => `${queue} ${group ?? ''}`
+  const counted = new Map<string, number>()
+  for (const { queue, errorGroup } of jobs.filter(({ state }) => state === 'dead')) {
+    counted.set(keyOf(queue, errorGroup), (counted.get(keyOf(queue, errorGroup)) ?? 0) + 1)
+  }
+  const said = new Map<string, number>()
+  for (let after: string | undefined, more = true; more; more = after !== undefined) {
+    const page = await holdfast.deadGroups({ limit: 1000, ...(after !== undefined && { after }) })
+    for (const { queue, group, dead } of page.groups) said.set(keyOf(queue, group), dead)
+    after = page.next ?? undefined
+  }
+  const sorted = (counts: Map<string, number>) => [...counts].sort(([a], [b]) => (a < b ? -1 : 1))
+  assert.deepEqual(sorted(said), sorted(counted), 'the counts of error groups equal a recount')
 }
 
 /** Asserts that the counts of every batch equal its counted items. Ended items may have been pruned, and still count. */

@@ -367,7 +367,16 @@ export class Model {
         cancelRequested: false,
       },
       progress: null,
-      ...{ finishedAt: null, result: null, error: null, annotations: null, limitKey, batch, history: [] },
+      ...{
+        finishedAt: null,
+        result: null,
+        error: null,
+        errorGroup: null,
+        annotations: null,
+        limitKey,
+        batch,
+        history: [],
+      },
       ...{ dedupKey: dedup?.key ?? null, idempotencyKey: idempotency?.key ?? null },
       ...{
         born: this.#tick(),

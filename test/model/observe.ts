@@ -5,7 +5,7 @@ import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
 import type { BatchRecord } from '../../src/job/batch.ts'
 import type { JobRecord } from '../../src/job/record.ts'
-import type { JobsQuery, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
+import type { DeadGroup, JobsQuery, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
 import { compareRecords, itemsAgree, plain, readItems, show } from './commands.ts'
 import type { Model } from './model.ts'
 import { batchKeys, givenIds } from './steps.ts'
@@ -14,6 +14,7 @@ export interface Observed {
   /** In the order of the pages. */
   readonly records: readonly JobRecord[]
   readonly stats: readonly QueueStats[]
+  readonly groups: readonly DeadGroup[]
   readonly kv: readonly (KvEntry & { readonly key: string })[]
   /** In the order of the pages, each with its items. */
   readonly batches: readonly (readonly [batch: BatchRecord, items: readonly JobRecord[]])[]
@@ -29,6 +30,7 @@ export async function observe(store: Store): Promise<Observed> {
   return {
     records: await readRecords(store, { queue: null, state: null }),
     stats: await store.stats(),
+    groups: await readGroups(store),
     kv: await readKv(store),
     batches: await readBatches(store),
     keyed: await Promise.all(batchKeys.map(async (key) => [key, await store.batch({ key })] as const)),
@@ -47,6 +49,18 @@ export async function readRecords(store: Store, query: Pick<JobsQuery, 'queue' |
     if (after === null) return records
   }
   throw new assert.AssertionError({ message: 'the pages of jobs never end' })
+}
+
+async function readGroups(store: Store): Promise<DeadGroup[]> {
+  const groups: DeadGroup[] = []
+  let after: string | null = null
+  for (let pages = 0; pages < pagesMax; pages++) {
+    const page = await store.deadGroups({ queue: null, order: 'largest', limit: 2, after })
+    groups.push(...page.groups)
+    after = page.next
+    if (after === null) return groups
+  }
+  throw new assert.AssertionError({ message: 'the pages of error groups never end' })
 }
 
 async function readKv(store: Store): Promise<Observed['kv']> {
@@ -82,7 +96,7 @@ export function differenceOf(model: Model, observed: Observed): string | null {
 
 /** The same, without the order of lists. */
 export function contentsDiffer(model: Model, observed: Observed): string | null {
-  const parts = [recordsDiffer, namesDiffer, statsDiffer, kvDiffers, batchesDiffer]
+  const parts = [recordsDiffer, namesDiffer, statsDiffer, groupsDiffer, kvDiffers, batchesDiffer]
   return parts.map((differs) => differs(model, observed)).find((difference) => difference !== null) ?? null
 }
 
@@ -153,6 +167,20 @@ function agesAgree(model: Model, real: QueueStats, expected: QueueStats | undefi
   const [age, atMost] = [real.oldestWaitingMs, expected?.oldestWaitingMs ?? null]
   if (!model.state.wasSetBack || age === null || atMost === null) return age === atMost
   return age >= 0 && age <= atMost
+}
+
+/** The groups equal a recount of the dead jobs. */
+function groupsDiffer(_: Model, { groups, records }: Observed): string | null {
+  const keyOf = (queue: string, group: string | null) => `${queue} ${group}`
+  const recounted = new Map<string, number>()
+  for (const { queue, errorGroup } of records.filter(({ state }) => state === 'dead')) {
+    const key = keyOf(queue, errorGroup)
+    recounted.set(key, (recounted.get(key) ?? 0) + 1)
+  }
+  const counted = new Map(groups.map(({ queue, group, dead }) => [keyOf(queue, group), dead]))
+  return isDeepStrictEqual(counted, recounted)
+    ? null
+    : `error groups are\n${show([...counted], true)}\nand a recount says\n${show([...recounted], true)}`
 }
 
 function kvDiffers(model: Model, { kv }: Observed): string | null {

@@ -288,6 +288,24 @@ describe('jobs', () => {
     assert.deepEqual(await all(holdfast, 'counts'), [])
     assert.equal((await holdfast.stats('mail')).ready, 5)
   })
+
+  test('that are in wrongly counted error groups are counted again', async () => {
+    await using database = await setup()
+    await using holdfast = await open(database.url)
+    for (const error of ['boom', 'bang']) {
+      await holdfast.queue('mail').enqueue(1)
+      const [lease] = await holdfast.claim(['mail'])
+      await lease?.dead(new Error(error))
+    }
+    const before = await holdfast.deadGroups()
+    await database.rows(`update holdfast.error_tally set dead = 7 where message = 'boom'`)
+    await database.rows(`insert into holdfast.error_tally (queue, fingerprint, dead) values (1, 'ffff', 3)`)
+    const found = await one(holdfast, 'error-groups')
+    assert.deepEqual([found.severity, found.facts['queues']], ['wrong', ['mail']])
+    assert.deepEqual(await repairs(holdfast), ['error-groups'])
+    assert.deepEqual(await all(holdfast, 'error-groups'), [])
+    assert.deepEqual(await holdfast.deadGroups(), before)
+  })
 })
 
 describe('the schema', () => {

@@ -106,7 +106,8 @@ ended (
   headers text,
   payload text not null,
   result text,
-  error text
+  error text,
+  error_group text collate "C"
 ) partition by RANGE (retention_class, keep_until);
 ended_rest (
   seq bigint not null,
@@ -138,8 +139,20 @@ ended_rest (
   headers text,
   payload text not null,
   result text,
-  error text
+  error text,
+  error_group text collate "C"
 );
+error_tally (
+  no bigint not null generated always as identity,
+  queue integer not null,
+  fingerprint text collate "C" not null,
+  is_sum boolean not null default false,
+  dead bigint not null,
+  last_died_at bigint,
+  name text,
+  code text,
+  message text
+) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 flush (
   id uuid not null,
   at bigint not null,
@@ -361,6 +374,7 @@ watch_log (
 
 sequence batch_no_seq start 1 increment 1;
 sequence change_no_seq start 1 increment 1;
+sequence error_tally_no_seq start 1 increment 1;
 sequence lane_cursor_no_seq start 1 increment 1;
 sequence lane_no start 2 increment 2;
 sequence lease_no_seq start 1 increment 1;
@@ -376,6 +390,7 @@ holdfast.batch batch_pkey PRIMARY KEY (no);
 holdfast.batch_wait batch_wait_pkey PRIMARY KEY (batch, limit_key);
 holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
+holdfast.error_tally error_tally_pkey PRIMARY KEY (no);
 holdfast.flush flush_pkey PRIMARY KEY (id);
 holdfast.grantee grantee_pkey PRIMARY KEY (role);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
@@ -404,12 +419,16 @@ CREATE INDEX batch_wait_ord ON holdfast.batch_wait USING btree (batch, ord);
 CREATE INDEX change_xid ON holdfast.change USING btree (xid);
 CREATE INDEX dedup_until ON holdfast.dedup USING btree (until) WHERE (until IS NOT NULL);
 CREATE INDEX ended_batch ON ONLY holdfast.ended USING btree (batch, seq) WHERE (batch IS NOT NULL);
+CREATE INDEX ended_group ON ONLY holdfast.ended USING btree (error_group, queue, finished_at, seq) WHERE (error_group IS NOT NULL);
 CREATE INDEX ended_id ON ONLY holdfast.ended USING btree (id);
 CREATE INDEX ended_list ON ONLY holdfast.ended USING btree (queue, state, finished_at, seq);
 CREATE INDEX ended_rest_batch_seq_idx ON holdfast.ended_rest USING btree (batch, seq) WHERE (batch IS NOT NULL);
+CREATE INDEX ended_rest_error_group_queue_finished_at_seq_idx ON holdfast.ended_rest USING btree (error_group, queue, finished_at, seq) WHERE (error_group IS NOT NULL);
 CREATE INDEX ended_rest_expiry ON holdfast.ended_rest USING btree (keep_until);
 CREATE INDEX ended_rest_id_idx ON holdfast.ended_rest USING btree (id);
 CREATE INDEX ended_rest_queue_state_finished_at_seq_idx ON holdfast.ended_rest USING btree (queue, state, finished_at, seq);
+CREATE INDEX error_tally_change ON holdfast.error_tally USING btree (queue, fingerprint) WHERE (NOT is_sum);
+CREATE INDEX error_tally_group ON holdfast.error_tally USING btree (queue, fingerprint);
 CREATE INDEX flush_at ON holdfast.flush USING btree (at);
 CREATE INDEX job_due ON holdfast.job USING btree (run_at, seq) WHERE ((ready_xid IS NULL) AND (NOT is_held));
 CREATE INDEX job_item_waiting ON holdfast.job USING btree (hashtextextended(limit_key, (0)::bigint), lane, ord) WITH (deduplicate_items=off) WHERE (is_held AND is_item);
@@ -437,6 +456,7 @@ CREATE UNIQUE INDEX batch_pkey ON holdfast.batch USING btree (no);
 CREATE UNIQUE INDEX batch_wait_pkey ON holdfast.batch_wait USING btree (batch, limit_key);
 CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
+CREATE UNIQUE INDEX error_tally_pkey ON holdfast.error_tally USING btree (no);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
 CREATE UNIQUE INDEX grantee_pkey ON holdfast.grantee USING btree (role);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
@@ -643,6 +663,11 @@ function fold() returns void plpgsql volatile
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function fold_batch(p_batch integer) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function fold_errors() returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set jit=off

@@ -31,6 +31,30 @@ test('counts that differ from a recount', async () => {
   assertCountsEqualRecount(db)
 })
 
+test('error groups whose counts differ from a recount', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  for (const error of ['boom', 'bang']) {
+    await holdfast.queue('mail').enqueue(1)
+    await (await claimOne(holdfast, 'mail')).dead(new Error(error))
+  }
+  const db = file.raw()
+  const before = await holdfast.deadGroups()
+  db.exec(`update holdfast_error_group set dead = 7 where message = 'boom'`)
+  db.exec(`insert into holdfast_error_group values (1, 'ffff', null, null, 'never', 3, 1)`)
+  const found = await one(holdfast, 'error-groups')
+  assert.deepEqual([found.severity, found.facts['queues']], ['wrong', ['mail']])
+  assert.deepEqual(await repairs(holdfast), ['error-groups'])
+  assert.deepEqual(await bad(holdfast), [])
+  assert.deepEqual(await holdfast.deadGroups(), before)
+  db.exec(`delete from holdfast_error_group where message = 'bang'`)
+  assert.deepEqual(await repairs(holdfast), ['error-groups'])
+  assert.deepEqual(
+    (await holdfast.deadGroups()).groups.map(({ dead }) => dead),
+    [1, 1],
+  )
+})
+
 test('jobs without a state, because their lease, their place or their time was deleted', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()

@@ -37,6 +37,7 @@ import { list, optionalList, optionalTexts, sharedList, texts } from './connecti
 import type { Database, PgTransaction } from './connection/database.ts'
 import { isCollision } from './connection/failures.ts'
 import { defineIfNew, rethrowOnDeadCycle } from './define.ts'
+import { deathJson } from './error-groups.ts'
 import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { LimitKeyRefs } from './limits/admit.ts'
 import type { LockPolls } from './lock-polls.ts'
@@ -300,7 +301,10 @@ export async function insertDead(
     const error = undeliverable(limitKeyRequired(job.queue, typeof key === 'object' ? (key?.path ?? null) : null))
     return { id: job.id, queue: job.queue, enqueuedFor, error }
   })
-  const rows = jobs.map((job, i) => ({ ...laneJson(lanes, job, null), error: encodeError(stored[i]?.error ?? null) }))
+  const rows = jobs.map((job, i) => {
+    const error = stored[i]?.error ?? null
+    return { ...laneJson(lanes, job, null), error: encodeError(error), ...deathJson(error) }
+  })
   await tx.query('select holdfast.insert_dead($1::jsonb, $2)', [JSON.stringify(rows), tx.now])
   return stored
 }

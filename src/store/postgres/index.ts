@@ -21,6 +21,7 @@ import type {
   ChangesQuery,
   ClaimRequest,
   ControlBatchRequest,
+  DeadGroupsQuery,
   DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
@@ -58,6 +59,7 @@ import { cancel, pause, requeue, requeueAll } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine } from './doctor/examine.ts'
 import { type AfterCommit, enqueue, enqueueIn, type StoreContext } from './enqueue.ts'
+import { readDeadGroups } from './error-groups.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
@@ -412,6 +414,10 @@ class PostgresStore implements Store {
 
   jobs(query: JobsQuery) {
     return readJobs(this.#db, query)
+  }
+
+  deadGroups(query: DeadGroupsQuery) {
+    return readDeadGroups(this.#db, query)
   }
 
   stats() {

@@ -22,7 +22,7 @@ const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.tim
        else 'running' end,
   null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at,
   p.value, p.message, p.at, j.limit_key, null::text,
-  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted)`
+  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted), null::text`
 
 /** The lease of the job: the newest one that lists its place. */
 const joinLease = `left join lateral (
@@ -45,7 +45,7 @@ const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.ti
   e.start_before, e.dedup_key, e.idempotency_key, e.payload, e.headers, e.cancel, e.past, e.state,
   e.finished_at, e.result, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
   null::float8, null::text, null::bigint, e.limit_key, e.annotations,
-  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted)`
+  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted), e.error_group`
 
 const fromLive = `from holdfast.job j
   join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}`
@@ -85,7 +85,8 @@ export async function liveOrEnded<T>(
 function toRecord(row: Row): JobRecord {
   const [id, queue, priority, attempts, maxAttempts, timeoutMs, createdAt, runAt, startBefore, dedupKey] = row
   const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
-  const [attempt, worker, startedAt, ending, expiresAt, value, message, at, keyRef, annotations, batch] = row.slice(19)
+  const [attempt, worker, startedAt, ending, expiresAt, value, message, at, keyRef, annotations, batch, errorGroup] =
+    row.slice(19)
   const isRunning = state === 'running'
   const jobError = decodeError(error ?? null)
   const decoded = decodeAnnotations(annotations ?? null)
@@ -111,6 +112,7 @@ function toRecord(row: Row): JobRecord {
     result: result ?? null,
     error: jobError,
     annotations: decoded,
+    errorGroup: errorGroup ?? null,
     limitKey: limitKeyIn(keyRef),
     batch: batch ?? null,
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
@@ -168,7 +170,7 @@ function toJobsPage<M extends readonly (string | number)[]>({ entries, isCut }: 
   return { jobs: entries.map(({ record }) => record), next: isCut && last ? encodeCursor(last.mark) : null }
 }
 
-const recordWidth = 30
+const recordWidth = 31
 
 /** The columns of a record that may be long: payload, headers, cancel, past, result, error, annotations. */
 const longColumns = [12, 13, 14, 15, 18, 19, 29] as const

@@ -24,6 +24,7 @@ import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, Undeliverable
 import type { PgTransaction } from './connection/database.ts'
 import { CommitRefused, isDiskFull, isLockTimeout } from './connection/failures.ts'
 import { type AfterCommit, addChecked, addPlain, areKeysKnown, insertDead, isPlain } from './enqueue.ts'
+import { deathJson } from './error-groups.ts'
 import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
 import { mostOf } from './sql-leftovers.ts'
@@ -357,6 +358,7 @@ function endedJson({ job, verdict, result, annotations }: PendingSettlement): Re
     ending: verdict.ending,
     result,
     error: encodeError(verdict.error),
+    ...(verdict.to === 'dead' && deathJson(verdict.error)),
     ...(annotations && { batch: job.batch, annotations: encodeAnnotations(annotations) }),
   }
 }

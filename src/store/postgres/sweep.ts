@@ -327,7 +327,7 @@ export class Sweeps {
    * what the server refused, for example because an event trigger forbids DDL. None of these keeps the others from being done.
    */
   async #keepUp(): Promise<{ readonly dropped: number; readonly failed: readonly Refused[] }> {
-    await this.#db.transactLightly((tx) => tx.query('select holdfast.fold()', []))
+    await this.#db.transactLightly((tx) => tx.query('select holdfast.fold(), holdfast.fold_errors()', []))
     if (this.#db.now !== null || performance.now() < this.#upkeepAt) return { dropped: 0, failed: [] }
     this.#upkeepAt = performance.now() + upkeepEveryMs
     await repairRestored(this.#db)

@@ -4,6 +4,7 @@ import type { EndState } from '../../job/record.ts'
 import { decodeAnnotations, encodeWake } from '../../job/stored.ts'
 import { cannotAlter, notFound, rescheduledTooLate } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, PurgeRequest } from '../store.ts'
+import { errorGroupOf, uncountDeath } from './error-groups.ts'
 import {
   delayOf,
   type FoundRow,
@@ -80,6 +81,7 @@ function deleteWaiting(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): vo
 
 export function deleteEnded(tx: SqliteTransaction, row: EndedRow): void {
   if (row.batch > 0) uncountAnnotations(tx, row)
+  if (row.state === 'dead') uncountDeath(tx, row.queue, errorGroupOf(tx, row.seq))
   tx.db.run('delete from holdfast_ended where seq = ?', row.seq)
   tx.count(tx.queueByNo(row.queue), row.state, -1, row.batch)
   if (row.dedup_key !== null) freeDedup(tx, row) // a key of a time window outlives its job

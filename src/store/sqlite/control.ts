@@ -12,6 +12,7 @@ import {
 } from '../refusals.ts'
 import type { CancelAnswer, CancelRequest, RequeueAnswer, RequeueFilter } from '../store.ts'
 import { isTaken, keyToRevive, takeDedup } from './enqueue.ts'
+import { uncountDeath } from './error-groups.ts'
 import {
   type EndedPlace,
   end,
@@ -119,6 +120,7 @@ interface EndedRow {
   readonly ending: 'failed'
   readonly error: string | null
   readonly annotations: string | null
+  readonly error_group: string | null
 }
 
 /**
@@ -130,6 +132,7 @@ export function revive(tx: SqliteTransaction, job: IdleRow): void {
   if (batch) tx.batches.beginRound(batch)
   if (job.limit_key !== null) tx.keys.admitIfFreed(queue, job.limit_key)
   const ended = tx.db.get<EndedRow>('select * from holdfast_ended where seq = ?', job.seq) as EndedRow
+  uncountDeath(tx, queue.no, ended.error_group)
   tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
   tx.count(queue, 'dead', -1, job.batch)
   const ord = place(tx, false)
@@ -149,7 +152,7 @@ export function revive(tx: SqliteTransaction, job: IdleRow): void {
   if (job.dedup_scope === 'live') takeDedup(tx, queue, job.dedup_key as string, job.seq, job.id, null)
 }
 
-export function lastAttempt(ended: EndedRow) {
+export function lastAttempt(ended: Omit<EndedRow, 'error_group'>) {
   const error = decodeError(ended.error)
   const costs = decodeAnnotations(ended.annotations)?.costs
   return {

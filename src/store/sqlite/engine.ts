@@ -41,6 +41,7 @@ import { cancel, pause, requeue, requeueChunk } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
+import { readDeadGroups } from './error-groups.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readBlockers } from './limits/blockers.ts'
 import { lowerLimits } from './limits/lower.ts'
@@ -80,6 +81,7 @@ const read = {
     readJobs,
     readBlockers,
     readStats,
+    readDeadGroups,
     readDefinitions,
     readCancelRequested,
     readChanges,

@@ -27,6 +27,7 @@ import type {
   ClaimedJob,
   ClaimRequest,
   ControlBatchRequest,
+  DeadGroupsQuery,
   DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
@@ -332,6 +333,10 @@ class SqliteStore implements Store {
 
   jobs(query: JobsQuery) {
     return this.#one('readJobs', query)
+  }
+
+  deadGroups(query: DeadGroupsQuery) {
+    return this.#one('readDeadGroups', query)
   }
 
   stats() {

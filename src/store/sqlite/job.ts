@@ -3,6 +3,7 @@
 
 import type { Annotations, Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
 import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
+import { countDeath } from './error-groups.ts'
 import type { KeyRow } from './limits/admit.ts'
 import type { QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
@@ -298,8 +299,8 @@ export function end(tx: SqliteTransaction, queue: QueueRow, job: JobRow, ended: 
   }
   tx.db.run(
     `insert into holdfast_ended
-       (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at, result, error, annotations)
-     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+       (seq, retention_class, attempts, attempt, worker, started_at, ending, finished_at, result, error, annotations, error_group)
+     values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     job.seq,
     tx.retentionClass(queue, state, retainMs),
     attempts,
@@ -311,6 +312,7 @@ export function end(tx: SqliteTransaction, queue: QueueRow, job: JobRow, ended: 
     result,
     encodeError(error),
     encodeAnnotations(annotations),
+    state === 'dead' ? countDeath(tx, queue, error) : null,
   )
   tx.count(queue, state, 1)
 }

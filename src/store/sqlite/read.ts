@@ -51,6 +51,7 @@ interface RecordRow {
   readonly result: string | null
   readonly error: string | null
   readonly annotations: string | null
+  readonly error_group: string | null
 }
 
 export function readJob(tx: SqliteTransaction, id: string): JobRecord | null {
@@ -95,7 +96,7 @@ function readRow(tx: SqliteTransaction, seq: number): RecordRow | undefined {
   return tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
             c.started_at as lease_started_at, l.progress, l.progress_message, l.progress_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
-            e.ending, e.finished_at, e.result, e.error, e.annotations, b.id as batch_id
+            e.ending, e.finished_at, e.result, e.error, e.annotations, e.error_group, b.id as batch_id
        from holdfast_job j
        join holdfast_queue q on q.no = j.queue
        left join holdfast_lease l on l.seq = j.seq
@@ -135,6 +136,7 @@ function toRecord(row: RecordRow): JobRecord {
     result: row.result,
     error: decodeError(row.error),
     annotations: decodeAnnotations(row.annotations),
+    errorGroup: row.error_group,
     limitKey: row.limit_key || null,
     batch: row.batch_id,
     history: historyOf(row),

@@ -5,6 +5,7 @@ import { overdueError } from '../../job/error.ts'
 import type { EndState } from '../../job/record.ts'
 import type { ExpiredLease, SweepReport, SweepRequest } from '../store.ts'
 import { stepChore } from './batch/chores.ts'
+import { errorGroupOf, uncountDeath } from './error-groups.ts'
 import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJob, unlist } from './job.ts'
 import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/sweep-limits.ts'
 import type { QueueRow } from './queue.ts'
@@ -247,6 +248,7 @@ function pruneEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, max
       max - pruned,
     )
     for (const job of over) {
+      if (state === 'dead') uncountDeath(tx, queue.no, errorGroupOf(tx, job.seq))
       tx.db.run('delete from holdfast_ended where seq = ?', job.seq)
       removeJob(tx, job)
     }

@@ -5,6 +5,7 @@ import { type Check, runChecks } from '../../findings.ts'
 import type { ExamineRequest, Finding, SweepReport } from '../../store.ts'
 import type { Database } from '../connection/database.ts'
 import { schemaDrift } from './drift.ts'
+import { errorGroups } from './error-groups.ts'
 import { astrayJobs, counts, unsweptJobs } from './jobs.ts'
 import { jobsWithoutLane } from './laneless.ts'
 import { notifications } from './notifications.ts'
@@ -43,6 +44,7 @@ const checks: Readonly<Record<string, Check<Examination>>> = {
   'jobs-astray': astrayJobs,
   'jobs-without-lane': jobsWithoutLane,
   counts,
+  'error-groups': errorGroups,
   notifications,
 }
 

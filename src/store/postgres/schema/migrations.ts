@@ -18,6 +18,7 @@ import { tables } from './migrations/0001-tables.ts'
 import { progress } from './migrations/0002-progress.ts'
 import { watch } from './migrations/0003-watch.ts'
 import { roles } from './migrations/0004-roles.ts'
+import { errorGroups } from './migrations/0005-error-groups.ts'
 import { ownObjects } from './own-objects.ts'
 import { grantScript, type RoleUses, renewedGrants } from './roles.ts'
 import type { Schema } from './schema.ts'
@@ -28,7 +29,13 @@ export interface Step {
   readonly minClient?: number
 }
 
-export const steps: readonly Step[] = [{ sql: tables }, { sql: progress }, { sql: watch }, { sql: roles, minClient: 4 }]
+export const steps: readonly Step[] = [
+  { sql: tables },
+  { sql: progress },
+  { sql: watch },
+  { sql: roles, minClient: 4 },
+  { sql: errorGroups, minClient: 5 },
+]
 
 export interface Release {
   readonly steps: readonly Step[]

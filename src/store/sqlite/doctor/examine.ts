@@ -4,6 +4,7 @@ import { few, fine, wrong } from '../../findings.ts'
 import type { ExamineRequest, Finding } from '../../store.ts'
 import type { SqliteTransaction } from '../transaction.ts'
 import { clockSetBack } from './clock.ts'
+import { groupsMiscounted, recountGroups } from './error-groups.ts'
 import { astray, miscounted, putBack, recount, unswept } from './jobs.ts'
 import { batchesMiscounted, heldBack, recountBatches, recountKeys } from './limits.ts'
 
@@ -16,6 +17,7 @@ export function examine(tx: SqliteTransaction, request: ExamineRequest): readonl
     ...unswept(tx, request),
     ...astray(tx),
     ...miscounted(tx, request),
+    ...groupsMiscounted(tx, request),
     ...heldBack(tx, request),
     ...batchesMiscounted(tx),
   ]
@@ -42,5 +44,5 @@ function integrity(tx: SqliteTransaction, { full }: ExamineRequest): Finding[] {
 
 /** Repairs what it can. The counts come last, so they include the changes of the other repairs. */
 export function repair(tx: SqliteTransaction): readonly Finding[] {
-  return [...putBack(tx), ...recountKeys(tx), ...recountBatches(tx), ...recount(tx)]
+  return [...putBack(tx), ...recountKeys(tx), ...recountBatches(tx), ...recountGroups(tx), ...recount(tx)]
 }

@@ -317,6 +317,28 @@ export const steps: readonly Step[] = [
   `,
     minClient: 3,
   },
+  {
+    sql: `
+  alter table holdfast_ended add column error_group text; -- of a dead job; null: it died before errors were grouped
+  create index holdfast_ended_by_group on holdfast_ended (error_group, retention_class, finished_at) where error_group is not null;
+
+  create table holdfast_error_group ( -- dead jobs of a queue by the fingerprint of their errors
+    queue integer not null,
+    fingerprint text not null, -- empty: jobs that died before errors were grouped
+    name text,
+    code text,
+    message text not null,
+    dead integer not null,
+    last_died_at integer not null,
+    primary key (queue, fingerprint)
+  ) strict, without rowid;
+  insert into holdfast_error_group (queue, fingerprint, message, dead, last_died_at)
+  select s.queue, '', '', count(*), max(e.finished_at)
+    from holdfast_retention_class s join holdfast_ended e on e.retention_class = s.no
+   where s.state = 'dead' group by s.queue;
+  `,
+    minClient: 4,
+  },
 ]
 
 /**

@@ -171,16 +171,19 @@ begin
   end if;
 end $holdfast$;
 
--- Locked jobs end: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, annotations }].
+-- Locked jobs end: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, annotations, errorGroup,
+-- errorName, errorCode, errorMessage }].
 create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
   with gone as materialized (
     select u.was, u.state, u.attempts as had, u.attempt, u.worker, u."startedAt" as started_at, u.ending, u.result,
-           u.error, u.annotations, j.*
+           u.error, u.annotations, u."errorGroup" as error_group, u."errorName" as error_name,
+           u."errorCode" as error_code, u."errorMessage" as error_message, j.*
       from jsonb_to_recordset(p_jobs) u(id uuid, was text, state text, attempts smallint, attempt smallint, worker text,
-             "startedAt" bigint, ending text, result text, error text, annotations text)
+             "startedAt" bigint, ending text, result text, error text, annotations text, "errorGroup" text, "errorName" text,
+             "errorCode" text, "errorMessage" text)
      cross join lateral (select k.*, k.ctid as spot from holdfast.job k where k.id = u.id offset 0) j
   ),
   removed as (
@@ -194,11 +197,11 @@ begin
   kept as (
     insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
       attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
-      idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, error)
+      idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, error, error_group)
     select k.seq, p_now, holdfast.keep_until(k.retain_ms, p_now), holdfast.retention_class(k.retain_ms), k.run_at,
            k.created_at, k.id, k.queue, k.priority, k.state, k.had, k.max_attempts, k.attempt, k.started_at, k.worker,
            k.ending, k.timeout_ms, k.start_before, k.dedup_key, k.dedup_scope, k.idempotency_key, nullif(k.batch, 0),
-           k.cancel, k.past, k.limit_key, k.annotations, k.headers, k.payload, k.result, k.error
+           k.cancel, k.past, k.limit_key, k.annotations, k.headers, k.payload, k.result, k.error, k.error_group
       from known k
      where k.retain_ms is distinct from 0
   ),
@@ -232,6 +235,11 @@ begin
            -count(*) filter (where k.was <> 'running'), count(*) filter (where k.state = 'done'),
            count(*) filter (where k.state = 'dead'), count(*) filter (where k.state = 'cancelled')
       from known k where k.batch > 0 group by k.batch
+  ),
+  deaths as (
+    insert into holdfast.error_tally (queue, fingerprint, dead, last_died_at, name, code, message)
+    select k.queue, coalesce(k.error_group, ''), count(*), p_now, max(k.error_name), max(k.error_code), coalesce(max(k.error_message), '')
+      from known k where k.state = 'dead' and k.retain_ms is distinct from 0 group by 1, 2
   ),
   events as (
     insert into holdfast.limit_event (limit_key, xid, gone, unused)

@@ -1,3 +1,5 @@
+import { uncountDeaths } from './error-groups.ts'
+
 export const deleteJobs = `
 -- Frees the keys that these jobs hold.
 create function holdfast.free_keys(p_queues int[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void
@@ -85,7 +87,9 @@ declare
 begin
   with gone as (
     delete from holdfast.ended e where e.id = p_id
-    returning e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key
+    returning e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group
+  ),
+  deaths as (${uncountDeaths('gone')}
   ),
   batched as (
     insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)

@@ -50,7 +50,9 @@ begin
   select pg_current_xact_id(), l.queue, count(*) from jsonb_to_recordset(p_jobs) u(lane int) join holdfast.lane l on l.no = u.lane
    group by l.queue;
   perform holdfast.finish(
-    (select jsonb_agg(jsonb_build_object('id', u.id, 'was', 'scheduled', 'state', 'dead', 'attempts', 0, 'error', u.error))
-       from jsonb_to_recordset(p_jobs) u(id uuid, error text)), p_now);
+    (select jsonb_agg(jsonb_build_object('id', u.id, 'was', 'scheduled', 'state', 'dead', 'attempts', 0, 'error', u.error,
+              'errorGroup', u."errorGroup", 'errorName', u."errorName", 'errorCode', u."errorCode", 'errorMessage', u."errorMessage"))
+       from jsonb_to_recordset(p_jobs) u(id uuid, error text, "errorGroup" text, "errorName" text, "errorCode" text,
+              "errorMessage" text)), p_now);
 end $holdfast$;
 `

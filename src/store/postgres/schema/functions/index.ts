@@ -19,6 +19,7 @@ import { enqueueOne } from './enqueue-one.ts'
 import { enqueuePlain } from './enqueue-plain.ts'
 import { enqueueSet } from './enqueue-set.ts'
 import { enqueueSql } from './enqueue-sql.ts'
+import { errorGroups } from './error-groups.ts'
 import { fillIn } from './fill-in.ts'
 import { findLeased } from './find-leased.ts'
 import { flush } from './flush.ts'
@@ -77,6 +78,7 @@ export const functions: readonly string[] = [
   missed,
   prune,
   counts,
+  errorGroups,
   partitions,
   nextDue,
   repairRestored,

@@ -90,6 +90,10 @@ begin
             from %1$s.%2$I e group by e.queue
           returning done, dead, cancelled
         ),
+        deaths as (
+          insert into %1$s.error_tally (queue, fingerprint, dead)
+          select e.queue, coalesce(e.error_group, ''), -count(*) from %1$s.%2$I e where e.state = 'dead' group by 1, 2
+        ),
         forgotten as (
           delete from %1$s.idempotency i using %1$s.%2$I e
            where e.idempotency_key is not null and i.queue = e.queue and i.key = e.idempotency_key and i.seq = e.seq

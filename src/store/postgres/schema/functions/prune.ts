@@ -1,3 +1,5 @@
+import { uncountDeaths } from './error-groups.ts'
+
 export const prune = `
 -- Deletes finished jobs of the default partition, and key-value entries, dedup keys, flushes and changes whose time is over.
 -- Each row is picked without a lock, and its time is read again when it is deleted: another transaction may have written it
@@ -14,7 +16,9 @@ begin
     delete from holdfast.ended_rest e
      where e.ctid = any (array(select ctid from holdfast.ended_rest where keep_until <= p_now limit p_max))
        and e.keep_until <= p_now
-    returning e.queue, e.state, e.seq, e.idempotency_key
+    returning e.queue, e.state, e.seq, e.idempotency_key, e.error_group
+  ),
+  deaths as (${uncountDeaths('gone')}
   ),
   forgotten as (
     delete from holdfast.idempotency i using gone g

@@ -1,3 +1,5 @@
+import { uncountDeaths } from './error-groups.ts'
+
 /** Lanes that one step locks, both sides of each. The lock table of a server is bounded. */
 export const lanesInAStep = 32
 
@@ -88,7 +90,9 @@ begin
     delete from holdfast.ended e
      where e.queue = v_queue and e.state = p_state and (e.finished_at, e.seq) > (v_at, v_seq)
        and (e.finished_at, e.seq) <= (v_to_at, v_to_seq)
-    returning e.id, e.seq, e.batch, e.annotations, e.dedup_key, e.idempotency_key
+    returning e.id, e.queue, e.state, e.seq, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group
+  ),
+  deaths as (${uncountDeaths('gone')}
   ),
   batched as (
     insert into holdfast.batch_tally (batch, xid, done, dead, cancelled)

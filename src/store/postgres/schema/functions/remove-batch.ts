@@ -23,6 +23,8 @@
 // LOCKS of several batches (a requeue of many jobs) are taken in the order of their numbers, before the rows of finished jobs,
 // and at most 64 in one transaction: the lock table of a server is bounded.
 
+import { uncountDeaths } from './error-groups.ts'
+
 export const removeBatch = `
 -- Removes a batch whose lock the caller holds, if it may go: see REMOVAL. Of a batch that was deleted the items go first: up to
 -- so many after this number. Answers whether the batch is gone; if not, and there are more items, after which number they
@@ -58,7 +60,9 @@ begin
       from (select e.seq from holdfast.ended e where e.batch = p_no and e.seq > p_after order by e.seq limit p_max) o;
     with gone as (
       delete from holdfast.ended e where e.batch = p_no and e.seq > p_after and e.seq <= v_last
-      returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key
+      returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key, e.error_group
+    ),
+    deaths as (${uncountDeaths('gone')}
     ),
     counted as (
       insert into holdfast.tally (xid, queue, done, dead, cancelled)

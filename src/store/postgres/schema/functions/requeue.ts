@@ -162,6 +162,7 @@ begin
       on conflict (id) do nothing;
       if found then
         delete from holdfast.ended e where e.id = v_ended.id and e.seq = v_ended.seq;
+        insert into holdfast.error_tally (queue, fingerprint, dead) values (v_ended.queue, coalesce(v_ended.error_group, ''), -1);
         insert into holdfast.tally (xid, queue, dead, ready, held)
         values (pg_current_xact_id(), v_ended.queue, -1, (v_ended.limit_key is null)::int, (v_ended.limit_key is not null)::int);
         if v_ended.limit_key is not null then

@@ -9,6 +9,8 @@
 //
 // LOCKS. None. A row that is committed after the look is found by the next one, a second later, as with sweeps.
 
+import { foldFrom } from './error-groups.ts'
+
 export const sweepDue = `
 -- The time, whether something is to be swept, and otherwise when something is due before p_horizon_ms from now. p_limits is the
 -- transaction from which on limit events are looked for.
@@ -40,6 +42,7 @@ begin
       or exists (select from holdfast.batch b
                   where b.finished_at is not null and not b.is_deleted and b.retry_until is null
                     and b.finished_at + b.retain_ms <= v_now)
+      or (select count(*) = ${foldFrom} from (select from holdfast.error_tally t where not t.is_sum limit ${foldFrom}) t)
       or (select count(*) = 100 from (select from holdfast.tally t
                                        where t.xid >= holdfast.low_tally() and t.low is null limit 100) t),
     case when v_next <= v_now + p_horizon_ms then v_next end;

@@ -175,6 +175,10 @@ export class Wiring {
     this.schedules = new Schedules(schedulesContext)
     this.firing = new Firing(schedulesContext, this.schedules)
     this.scheduleLoop = new ScheduleLoop(this.firing, events, { timers, random })
+    this.sweeper.onLook = (mark, now) => {
+      this.#waiters.looked()
+      this.scheduleLoop.looked(mark, now)
+    }
   }
 
   async claim(queues: '*' | readonly QueueReference[], options: ClaimOptions): Promise<Lease[]> {

@@ -14,6 +14,8 @@ export class Waiters {
   readonly #waiting = new Set<Waiter>()
   readonly #listeners = new Set<(queue: string) => void>()
   readonly #early = new Map<string, number>()
+  /** When the store was last seen to have reported every queue with ready jobs, by the timers. */
+  lookedAt = Number.NEGATIVE_INFINITY
 
   constructor(timers: Timers = systemTimers) {
     this.#timers = timers
@@ -23,6 +25,11 @@ export class Waiters {
   onWake(listener: (queue: string) => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
+  }
+
+  /** The store has looked at all queues, and has reported those with ready jobs. */
+  looked(): void {
+    this.lookedAt = this.#timers.now()
   }
 
   join(queues: readonly string[] | null): Waiter {

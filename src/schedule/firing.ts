@@ -51,6 +51,8 @@ interface Fired {
   readonly known: Known
 }
 
+/** How soon a slot is tried again whose queue another transaction is about to create. */
+const busyMs = 1_000
 /** How soon a schedule that could not be fired is tried again. */
 const failedMs = 60_000
 
@@ -110,7 +112,7 @@ export class Firing {
       const skips = this.#after(name, schedule, { fire: [], skipped: passed + fire.length, cursor }, now)
       const answer = await this.#advance(name, version, { fires, skips }, step, now)
       if (answer === 'stale') return { fired, skipped, known: { version, nextSlot: now, checkAt: now } }
-      if (answer === 'busy') return { fired, skipped, known: { version, nextSlot: null, checkAt: now } } // tried again in the next round
+      if (answer === 'busy') return { fired, skipped, known: { version, nextSlot: now + busyMs, checkAt: now } }
       fired += answer.stored
       skipped += passed + fire.length - answer.stored
       schedule = answer.stored > 0 || fire.length === 0 ? fires : skips

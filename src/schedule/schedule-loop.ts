@@ -1,6 +1,7 @@
 // Fires schedules in the background while a worker runs: one loop for all workers of a process. It runs a round at the next slot
 // that it knows of, and about once a second in any case, because other processes declare schedules and clocks are set. So a slot
-// is fired within a second, whatever happened in between.
+// is fired within a second, whatever happened in between. If the store says with its sweeps whether schedules have changed, and
+// what time it is, rounds in which nothing is due are left out.
 //
 // The loop never gives up. While the store is unavailable, it tries once a second. Slots that are missed meanwhile are handled
 // by the `missed` option of each schedule.
@@ -16,6 +17,12 @@ import type { Firing } from './firing.ts'
 
 const everyMs = 1_000
 const pauseMs = 20
+/** So long after the store has said that no schedule was changed, a round before the next slot would find nothing. */
+const lookedMs = 2_500
+/** A round is made so often in any case. */
+const roundMaxMs = 10_000
+/** If the store's clock and ours have run apart by more than this since the last look, one of them was set. */
+const driftMaxMs = 200
 
 /** How the loop notifies a worker. */
 export interface ScheduleMember {
@@ -33,6 +40,12 @@ export class ScheduleLoop {
   readonly #alarm: Alarm
   readonly #members = new Set<ScheduleMember>()
   #round: Promise<void> | null = null
+  #roundAt = Number.NEGATIVE_INFINITY
+  /** When the next slot is due that the last round has found, by the timers; a round is made at once after a failure. */
+  #slotAt = Number.NEGATIVE_INFINITY
+  #isHinted = true
+  /** What the store said last, its clock, and when that was by the timers. */
+  #looked: { readonly mark: string; readonly now: number; readonly at: number } | null = null
   /** When the first of the rounds that failed in a row began, if that was reported. */
   #failingSince: number | null = null
 
@@ -57,7 +70,16 @@ export class ScheduleLoop {
 
   /** A slot may be earlier than the loop knows. */
   hint(): void {
+    this.#isHinted = true
     if (this.#members.size > 0) this.#alarm.by(this.#timers.now())
+  }
+
+  /** The store has said what the schedules are at (`SweepReport.mark`), and its time. */
+  looked(mark: string, now: number): void {
+    const [before, at] = [this.#looked, this.#timers.now()]
+    this.#looked = { mark, now, at }
+    const isClockSet = before !== null && Math.abs(now - before.now - (at - before.at)) > driftMaxMs
+    if (mark !== before?.mark || isClockSet) this.hint()
   }
 
   /** Resolves when no round is in progress. */
@@ -66,6 +88,12 @@ export class ScheduleLoop {
   }
 
   #beginRound(): void {
+    const now = this.#timers.now()
+    const isLooked = this.#looked !== null && now < this.#looked.at + lookedMs
+    if (isLooked && !this.#isHinted && now < Math.min(this.#slotAt, this.#roundAt + roundMaxMs)) {
+      this.#alarm.by(Math.min(this.#slotAt, now + everyMs))
+      return
+    }
     this.#round ??= this.#runRound().finally(() => {
       this.#round = null
     })
@@ -73,16 +101,21 @@ export class ScheduleLoop {
 
   async #runRound(): Promise<void> {
     const startedAt = this.#timers.now()
+    this.#roundAt = startedAt
+    this.#isHinted = false
+    this.#slotAt = Number.NEGATIVE_INFINITY
     const inAnyCase = everyMs * (0.8 + this.#random() * 0.2)
     let waitMs = inAnyCase
     try {
       const { nextInMs } = await this.#firing.fireDue()
       if (nextInMs !== null) waitMs = Math.max(pauseMs, nextInMs)
+      this.#slotAt = nextInMs === null ? Number.POSITIVE_INFINITY : this.#timers.now() + waitMs
       this.#emitResumed()
       for (const { answered } of this.#members) answered()
     } catch (error) {
       this.#report(error, startedAt)
     }
+    if (this.#isHinted) waitMs = 0
     if (this.#members.size > 0) this.#alarm.by(Math.min(startedAt + inAnyCase, this.#timers.now() + waitMs))
   }
 

@@ -379,9 +379,16 @@ export type SettleAnswer =
 export interface SweepRequest {
   /** How many jobs each part of the sweep may touch in this call, at most. */
   readonly max: number
+  /** Key-value entries that the caller wants to know changes of; see `SweepReport.mark`. */
+  readonly keyPrefix?: string
 }
 
 export interface SweepReport {
+  /**
+   * Set if this call has also looked at all queues, and has reported those with ready jobs to its subscribers. It changes with
+   * every change of the entries that the request names. A caller that reads it every second need not claim and read as often.
+   */
+  readonly mark?: string
   /** Expired leases that were ended, whatever became of their jobs. */
   readonly rescued: number
   /** Those leases: their workers, and what became of the jobs. */

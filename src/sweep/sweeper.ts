@@ -13,6 +13,7 @@ import type { Events } from '../events.ts'
 import { expiredError } from '../job/transition.ts'
 import type { Pace, Timers } from '../runtime/clock.ts'
 import { isDisabled } from '../runtime/kill-switch.ts'
+import { scheduleKeyPrefix } from '../schedule/stored-schedule.ts'
 import { ReadOnlyStore } from '../store/read-only.ts'
 import type { ExpiredLease, Store, SweepReport } from '../store/store.ts'
 
@@ -42,6 +43,8 @@ export class Sweeper {
   #nextAt = 0
   #running: Promise<SweepReport> | null = null
   #onSooner: ((at: number) => void) | null = null
+  /** Called after a sweep that has looked at all queues; see `SweepReport.mark`. */
+  onLook: ((mark: string, now: number) => void) | null = null
 
   constructor(store: Store, events: Events, { timers, random }: Pace) {
     this.#store = store
@@ -105,7 +108,8 @@ export class Sweeper {
     const startedAt = this.#timers.now()
     this.#lastAt = startedAt
     this.#nextAt = startedAt + everyMs * (0.9 + this.#random() * 0.2)
-    const report = await this.#store.sweep({ max: chunkMax })
+    const report = await this.#store.sweep({ max: chunkMax, keyPrefix: scheduleKeyPrefix })
+    if (report.mark !== undefined) this.onLook?.(report.mark, report.now)
     if (report.more) this.expect(0)
     else if (report.nextDueAt !== null) this.expect(Math.max(0, report.nextDueAt - report.now))
     for (const expired of report.expired) this.#emitExpired(expired, report.now)

@@ -57,6 +57,10 @@ export interface WorkerLoop {
 
 /** The longest sleep between two looks, with or without wake-ups. */
 const backstopMs = 1_000
+/** So long after a look at all queues with the sweep, which is made about every second, a look here would find nothing else. */
+const lookedMs = 2_500
+/** The longest sleep while such looks are made. */
+const sleepMaxMs = 10_000
 
 export class ClaimLoop implements WorkerLoop {
   readonly #context: ClaimLoopContext
@@ -65,6 +69,7 @@ export class ClaimLoop implements WorkerLoop {
   #onFreeSlot: (() => void) | null = null
   #sleeping: Waiter | null = null
   #sleepsUntil = 0
+  #sleptAt = 0
   readonly #backstop: Alarm
   /** The one such job that runs here: see LAST ATTEMPTS. */
   #lastAttempt: string | null = null
@@ -145,7 +150,8 @@ export class ClaimLoop implements WorkerLoop {
 
   async #sleep(waiter: Waiter): Promise<void> {
     if (this.#halt.aborted) return
-    this.#sleepsUntil = this.#context.timers.now() + backstopMs
+    this.#sleptAt = this.#context.timers.now()
+    this.#sleepsUntil = this.#sleptAt + backstopMs
     this.#backstop.by(this.#sleepsUntil)
     this.#sleeping = waiter
     await waiter.sleep()
@@ -156,6 +162,8 @@ export class ClaimLoop implements WorkerLoop {
   /** The alarm may have been set for an earlier sleep, from which the loop was woken. */
   #endSleepIfDue(): void {
     if (!this.#sleeping) return
+    const lookedUntil = Math.min(this.#sleptAt + sleepMaxMs, this.#context.waiters.lookedAt + lookedMs)
+    this.#sleepsUntil = Math.max(this.#sleepsUntil, lookedUntil)
     if (this.#context.timers.now() < this.#sleepsUntil) this.#backstop.by(this.#sleepsUntil)
     else this.#sleeping.rouse()
   }

@@ -898,7 +898,7 @@ function surplus(p_queue integer, p_now bigint) returns TABLE(limit_key text, jo
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms integer) returns TABLE(now bigint, is_due boolean, next_due bigint) plpgsql stable
+function sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms integer, p_prefix text) returns TABLE(now bigint, is_due boolean, next_due bigint, ready jsonb, mark text) plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan

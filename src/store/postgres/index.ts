@@ -244,7 +244,7 @@ class PostgresStore implements Store {
     this.#db.onStall((stall) => this.#wakes.stalled(stall))
     this.#claims = new Claimer(this.#db, lanes, this.#wakes)
     this.#forSettlements = { ...this.#context, db: forSettlements }
-    this.#sweeps = new Sweeps(this.#forSettlements)
+    this.#sweeps = new Sweeps(this.#forSettlements, () => this.#wakes.isListening)
   }
 
   /**

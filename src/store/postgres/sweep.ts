@@ -91,8 +91,12 @@ export class Sweeps {
   /** The last batch number that this round has checked; null: the round is over. */
   #batchesFrom: number | null = null
 
-  constructor(context: StoreContext) {
+  /** Whether notifications arrive. If they do not, ready jobs are polled for, and the caller claims as often as it did. */
+  readonly #isListening: () => boolean
+
+  constructor(context: StoreContext, isListening: () => boolean) {
     this.#context = context
+    this.#isListening = isListening
   }
 
   /** Called when a queue's retention may have changed: the next sweep makes its partitions. */
@@ -100,10 +104,15 @@ export class Sweeps {
     this.#upkeepAt = 0
   }
 
-  async sweep({ max }: SweepRequest): Promise<SweepReport> {
+  async sweep({ max, keyPrefix = '' }: SweepRequest): Promise<SweepReport> {
     await this.#restoreDefinitions()
-    const idle = await this.#lookIfIdle()
-    if (idle !== null) return idle
+    const look = await this.#look(keyPrefix)
+    if (look?.idle) return look.idle
+    const report = await this.#sweep(max)
+    return look?.mark == null ? report : { ...report, mark: look.mark }
+  }
+
+  async #sweep(max: number): Promise<SweepReport> {
     this.#anywayAt = performance.now() + sweepAnywayMs
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
     const swept = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
@@ -136,20 +145,27 @@ export class Sweeps {
     return expired.map((lease) => (admitted.has(lease.id) ? { ...lease, state: 'ready' as const } : lease))
   }
 
-  /** Looks whether anything is to be swept; null: it is, or may be. Under a clock of its own the store always sweeps. */
-  async #lookIfIdle(): Promise<SweepReport | null> {
+  /**
+   * Looks whether anything is to be swept, and reports queues with ready jobs. `idle` is the report of a sweep that has nothing
+   * to do. Null: a sweep is due in any case. Under a clock of its own the store always sweeps.
+   */
+  async #look(keyPrefix: string): Promise<{ readonly mark: string | null; readonly idle: SweepReport | null } | null> {
     const at = performance.now()
     const isDueByTime = at >= Math.min(this.#anywayAt, this.#fullAt, this.#upkeepAt, this.#allLimitEventsAt)
     if (this.#db.now !== null || isDueByTime || this.#batchesFrom !== null) return null
     const from = Math.max(0, this.#sweptUntil - lookBackMs)
     const areBatchesDue = at >= this.#allBatchesAt
-    const values = [from, this.#limitEventsFrom, areBatchesDue, horizonMs]
-    const [row] = await this.#db.query('select * from holdfast.sweep_due($1, $2::text::xid8, $3, $4)', values)
-    const [now, isDue, nextDue] = row ?? []
-    if (isDue !== 'f' || Number(now) < this.#sweptUntil) return null // the clock may have been set back
+    const values = [from, this.#limitEventsFrom, areBatchesDue, horizonMs, keyPrefix]
+    const [row] = await this.#db.query('select * from holdfast.sweep_due($1, $2::text::xid8, $3, $4, $5)', values)
+    const [now, isDue, nextDue, ready] = row ?? []
+    const mark = this.#isListening() ? (row?.[4] as string) : null
+    if (mark !== null)
+      this.#context.announce(new Map(Object.entries(JSON.parse(ready ?? '{}') as Record<string, number>)), true)
+    if (isDue !== 'f' || Number(now) < this.#sweptUntil) return { mark, idle: null } // the clock may have been set back
     this.#sweptUntil = Number(now)
     if (areBatchesDue) this.#allBatchesAt = at + batchesEveryMs
-    return { ...nothingSwept, nextDueAt: nextDue == null ? null : Number(nextDue), now: Number(now) }
+    const nextDueAt = nextDue == null ? null : Number(nextDue)
+    return { mark, idle: { ...nothingSwept, ...(mark !== null && { mark }), nextDueAt, now: Number(now) } }
   }
 
   async #sweepJobs(max: number, from: From): Promise<Swept> {

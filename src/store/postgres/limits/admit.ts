@@ -31,7 +31,7 @@ export async function admitLimitKeys(
   )
 }
 
-/** The ids of those jobs that no longer wait for a slot. If the server is away now, none: they were held when they were stored. */
+/** The ids of those jobs that wait for a slot no more. If the server is away now, none: they were held when they were stored. */
 export async function noLongerHeld(db: Database, ids: readonly string[]): Promise<ReadonlySet<string>> {
   if (ids.length === 0) return new Set()
   try {

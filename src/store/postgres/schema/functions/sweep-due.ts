@@ -7,15 +7,19 @@
 // every `sweepAnywayMs`: old flushes, changes that no watcher needs, partitions. A row that is committed late with an older time
 // than `p_from` is found once a minute, as by sweeps (`next-due.ts`).
 //
+// ALSO LOOKED AT, because an idle process would otherwise do it in two more transactions a second: which queues have ready jobs
+// (a wake-up may have been lost), and whether a schedule was changed, by the number and the last version of their entries.
+//
 // LOCKS. None. A row that is committed after the look is found by the next one, a second later, as with sweeps.
 
 import { foldFrom } from './error-groups.ts'
 
 export const sweepDue = `
 -- The time, whether something is to be swept, and otherwise when something is due before p_horizon_ms from now. p_limits is the
--- transaction from which on limit events are looked for.
-create function holdfast.sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms int)
-returns table (now bigint, is_due boolean, next_due bigint) language plpgsql stable
+-- transaction from which on limit events are looked for. Then queues with ready jobs, as { name: jobs }, and a mark of the
+-- entries whose keys begin with p_prefix.
+create function holdfast.sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms int, p_prefix text)
+returns table (now bigint, is_due boolean, next_due bigint, ready jsonb, mark text) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -45,6 +49,12 @@ begin
       or (select count(*) = ${foldFrom} from (select from holdfast.error_tally t where not t.is_sum limit ${foldFrom}) t)
       or (select count(*) = 100 from (select from holdfast.tally t
                                        where t.xid >= holdfast.low_tally() and t.low is null limit 100) t),
-    case when v_next <= v_now + p_horizon_ms then v_next end;
+    case when v_next <= v_now + p_horizon_ms then v_next end,
+    (select jsonb_object_agg(q.name, s.jobs)
+       from (select t.queue, sum(t.ready) as jobs from holdfast.tally t where t.xid >= holdfast.low_tally()
+              group by t.queue having sum(t.ready) > 0) s
+      cross join lateral (select * from holdfast.queue where no = s.queue and not paused offset 0) q),
+    (select count(*) || '.' || coalesce(max(k.version), 0) from holdfast.kv k
+      where k.key >= p_prefix and k.key < p_prefix || chr(1114111));
 end $holdfast$;
 `

@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Pool } from 'pg'
 import { claimOne } from '../conformance/expect.ts'
+import { statementsOf } from './statements.ts'
 import { inWorld, useDatabase, type World } from './world.ts'
 
 useDatabase()
@@ -58,20 +58,4 @@ test(
 /** Sweeps until a sweep has nothing left to do. */
 async function settled({ holdfast }: World): Promise<void> {
   for (let i = 0; i < 3; i++) await holdfast.sweep()
-}
-
-/** The texts of the statements that are sent from now on. */
-function statementsOf(pool: Pool): readonly string[] {
-  const sent: string[] = []
-  pool.on('acquire', (client) => {
-    if (Object.hasOwn(client, 'query')) return
-    const query = client.query.bind(client) as (...args: unknown[]) => unknown
-    const recorded = (...args: unknown[]) => {
-      const [first] = args as readonly (string | { readonly text: string })[]
-      sent.push(typeof first === 'string' ? first : String(first?.text))
-      return query(...args)
-    }
-    client.query = recorded as never
-  })
-  return sent
 }

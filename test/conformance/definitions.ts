@@ -649,8 +649,9 @@ function ofCallers(inSql: InSqlWorld): void {
         await own.commit()
         const { maxAttempts, priority, limitKey } = await readJob(holdfast, id)
         assert.deepEqual([maxAttempts, priority, limitKey], [2, 3, 'ada'])
+        await holdfast.sweep() // on some stores a job with a limit key is admitted after the commit
         const { ready, held } = await queueInfo(holdfast, 'mail')
-        assert.equal(ready + held, 2)
+        assert.deepEqual([ready, held], [2, 0])
       }),
     )
 

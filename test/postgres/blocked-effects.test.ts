@@ -1,8 +1,13 @@
-// A sweep that meets rows which another transaction has locked. It leaves the jobs that need them, and sweeps all others.
+// A sweep or a flush of settlements that meets rows which another transaction has locked. It leaves the jobs that need them, and
+// sweeps or settles all others.
 import assert from 'node:assert/strict'
 import test from 'node:test'
+import { Pool, type PoolConfig } from 'pg'
 import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
 import type { Effects } from '../../src/queue/effects.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
+import type { Worker } from '../../src/worker/worker.ts'
 import { claimOne, stateOf } from '../conformance/expect.ts'
 import { type CallerTx, inWorld, until, useDatabase, type World } from './world.ts'
 
@@ -132,6 +137,85 @@ test(
     assert.deepEqual([await stateOf(holdfast, id), await stateOf(holdfast, other)], ['done', 'ready'])
   }),
 )
+
+for (const [sessions, timeouts] of [
+  ['without timeouts', {}],
+  ['with timeouts of their own', { statement_timeout: 15_000 }],
+] as const)
+  test(
+    `while the effects of some settlements wait for a row, all others of the worker are settled, and no lease is lost (sessions ${sessions})`,
+    inWorld(async (world) => {
+      await using own = await ownClient(world, timeouts)
+      const { holdfast } = own
+      await world.rows('drop table if exists public.account')
+      await world.rows('create table public.account as select 0 as n')
+      const stranger = await world.begin()
+      await stranger.run('select from public.account for update')
+      const lost: string[] = []
+      holdfast.on('lease.lost', ({ id }) => lost.push(id))
+      const mail = holdfast.queue<string>('mail')
+      const blocked = await mail.enqueueMany(Array(20).fill({ payload: 'blocked' }))
+      const first = await mail.enqueueMany(Array(5).fill({ payload: 'free' }))
+      const settled = (ids: readonly { readonly id: string }[]) =>
+        Promise.all(ids.map(({ id }) => holdfast.result(id, { timeout: '20s' })))
+      const worker = holdfast.work<string>(
+        'mail',
+        async ({ payload, effects }) => {
+          if (payload === 'blocked') effects.sql('update public.account set n = n + 1')
+          else effects.put('free', payload)
+        },
+        { concurrency: 50, lease: '1s' },
+      )
+      await settled(first)
+      await settled(await mail.enqueueMany(Array(5).fill({ payload: 'free' })))
+      await beats(worker, 4)
+      assert.deepEqual(
+        await Promise.all(blocked.map(({ id }) => stateOf(holdfast, id))),
+        blocked.map(() => 'running'),
+      )
+      await stranger.commit()
+      await settled(blocked)
+      assert.deepEqual(await world.rows('select n from public.account'), [{ n: 20 }])
+      assert.deepEqual(lost, [])
+      await worker.stop()
+    }),
+  )
+
+test(
+  'a statement that refuses to wait for a row (nowait) fails its settlement at once',
+  inWorld(async (world) => {
+    await using own = await ownClient(world, {})
+    await world.rows('drop table if exists public.account')
+    await world.rows('create table public.account as select 0 as n')
+    const stranger = await world.begin()
+    await stranger.run('select from public.account for update')
+    await own.holdfast.queue('mail').enqueue(1)
+    const lease = await claimOne(own.holdfast, 'mail')
+    const sql = [{ text: 'select from public.account for update nowait' }]
+    await assert.rejects(lease.done(null, { sql }), { code: 'INVALID_OPTION' })
+    assert.equal(await stateOf(own.holdfast, lease.job.id), 'scheduled')
+    await stranger.commit()
+  }),
+)
+
+async function ownClient({ url, schema }: World, timeouts: PoolConfig) {
+  const pool = new Pool({ connectionString: url, max: 10, ...timeouts })
+  pool.on('error', () => {})
+  const holdfast = await open(postgres({ pool, schema: schema.name, listen: false }))
+  const dispose = async () => {
+    await holdfast.close()
+    await pool.end()
+  }
+  return { holdfast, [Symbol.asyncDispose]: dispose }
+}
+
+/** Waits until the worker has renewed its leases so often. */
+async function beats(worker: Worker, times: number): Promise<void> {
+  for (let n = 0; n < times; n++) {
+    const last = worker.health().lastHeartbeatAt?.getTime()
+    await until(async () => worker.health().lastHeartbeatAt?.getTime() !== last, 'the leases are renewed')
+  }
+}
 
 /** Sweeps once all leases have expired, and expects so many rescues. */
 async function sweptOnce(world: World, sweeper: Holdfast, rescued: number): Promise<void> {

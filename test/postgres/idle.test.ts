@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Pool } from 'pg'
 import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne } from '../conformance/expect.ts'
+import { statementsOf } from './statements.ts'
 import { inWorld, newPool, useDatabase, type World } from './world.ts'
 
 useDatabase()
@@ -147,20 +147,4 @@ async function idleWorker(world: World) {
 /** Sweeps until a sweep has nothing left to do. */
 async function settled({ holdfast }: World): Promise<void> {
   for (let i = 0; i < 3; i++) await holdfast.sweep()
-}
-
-/** The texts of the statements that are sent from now on. */
-function statementsOf(pool: Pool): readonly string[] {
-  const sent: string[] = []
-  pool.on('acquire', (client) => {
-    if (Object.hasOwn(client, 'query')) return
-    const query = client.query.bind(client) as (...args: unknown[]) => unknown
-    const recorded = (...args: unknown[]) => {
-      const [first] = args as readonly (string | { readonly text: string })[]
-      sent.push(typeof first === 'string' ? first : String(first?.text))
-      return query(...args)
-    }
-    client.query = recorded as never
-  })
-  return sent
 }

@@ -8,6 +8,8 @@
 //
 // - Between two attempts the call holds no connection and no lock.
 // - Attempts after the first pass a semaphore, so they use at most a third of the connections at any moment.
+// - A call that must wait inside the server, because timeouts of its session decide for how long, passes another semaphore of the
+//   same size (`onServer`).
 // - An attempt that gave up has changed nothing. So when the store closes, a call that waits ends with CLOSED at once.
 //
 // Only a call that is one request waits here. A call of several requests leaves out those that would have to wait; see
@@ -24,11 +26,14 @@ const pauseMaxMs = 250
 
 export class LockPolls {
   readonly #slots: Semaphore
+  readonly #onServer: Semaphore
   readonly #closing = new AbortController()
 
   /** `connections`: how many the store has in all. */
   constructor(connections: number) {
-    this.#slots = new Semaphore(Math.max(1, Math.floor(connections / 3)))
+    const slots = Math.max(1, Math.floor(connections / 3))
+    this.#slots = new Semaphore(slots)
+    this.#onServer = new Semaphore(slots)
     setMaxListeners(0, this.#closing.signal) // one for each call that waits
   }
 
@@ -41,6 +46,11 @@ export class LockPolls {
       const answer = await this.#slots.pass(() => (this.#closing.signal.aborted ? closed() : orBusy(attempt())))
       if (answer !== busy) return answer
     }
+  }
+
+  /** Makes a call that may wait for another transaction inside the server, with its connection. */
+  onServer<T>(call: () => Promise<T>): Promise<T> {
+    return this.#onServer.pass(async () => (this.#closing.signal.aborted ? closed() : call()))
   }
 
   close(): void {

@@ -27,6 +27,14 @@
 //   own transaction   commits under a flush number of its own, which is derived from the same token. A crash in between leaves
 //                     the settlement undone, as if it had never been sent: the lease expires, and the job is rescued
 
+//
+// BLOCKED EFFECTS. Effects may wait for a row that another transaction has locked, for as long as that transaction is open:
+// statements of the application, key-value entries, keys of jobs. Behind it the other settlements of the flush would wait, and the
+// next flush of the worker. So an effect waits for 100 ms. Then its settlement is undone to its savepoint, and is made later, as
+// with a busy lane. After three of them, all others of the flush with effects are left for later at once. What is left for later
+// is tried again and again, and holds no connection and no lock in between (`lock-polls.ts`). If sessions have timeouts of their
+// own, these decide how long a statement of the application waits; then it waits on the server, with a few others at a time.
+
 import { createHash } from 'node:crypto'
 import { type HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { NewJob, SqlEffect } from '../../job/record.ts'
@@ -36,7 +44,7 @@ import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
 import { list, optionalTexts } from './connection/columns.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { afterAnotherPart, CommitRefused, isDataError, isDiskFull } from './connection/failures.ts'
+import { afterAnotherPart, CommitRefused, isDataError, isDiskFull, LockNotFree } from './connection/failures.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { type LeaseColumns, leaseColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'
@@ -79,7 +87,7 @@ export async function settle(
   return requests.map((request) => answers.get(request) as AnswerOrPromise)
 }
 
-/** A promise: the settlement waits for a busy lane. */
+/** A promise: the settlement waits for a busy lane, or for a row that another transaction has locked. */
 type AnswerOrPromise = SettleAnswer | Promise<SettleAnswer>
 
 type Part =
@@ -229,7 +237,12 @@ async function settleInTurn(
     const some = sharing.map((i) => requests[i] as SettleRequest)
     const part: Part = some.length === requests.length ? 'in turn' : `in turn ${sharing.join()}`
     const answered =
-      some.length === 0 ? [] : await settleWithoutWait(context, some, flushOf(token, part), sharedTransaction)
+      some.length === 0
+        ? []
+        : await settleWithoutWait(context, some, flushOf(token, part), {
+            ...sharedTransaction,
+            leavesBlocked: true,
+          })
     const kept = await withKeptAnswers(
       context,
       answered,
@@ -288,17 +301,38 @@ async function settleInOwnTransaction(
 ): Promise<AnswerOrLater> {
   try {
     const settleOne = waits ? settleWaiting : settleWithoutWait
-    const answers = await inOwnTransaction((policy) => {
-      const flush = policy.refusal === null ? flushes?.own : flushes?.refused
-      return settleOne(context, [request], flush, policy)
-    })
+    const once = (leavesBlocked: boolean) =>
+      inOwnTransaction((policy) => {
+        const flush = policy.refusal === null ? flushes?.own : flushes?.refused
+        return settleOne(context, [request], flush, { ...policy, leavesBlocked })
+      })
+    const answers = await (waits ? whenFree(context, once) : once(true))
     const [answer] = await withKeptAnswers(context, answers, [flushes])
     return answer as AnswerOrLater
   } catch (error) {
+    if (error instanceof LockNotFree) return 'later'
     if (isDataError(error)) return refusedByData(request.id, error)
     if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
     return refuse(error.code, error.message, error.facts)
   }
+}
+
+/** Repeats `once` until no effect is blocked. If sessions have timeouts, the second time waits on the server until one strikes. */
+async function whenFree<T>({ db, polls }: StoreContext, once: (leavesBlocked: boolean) => Promise<T>): Promise<T> {
+  if (!db.hasTimeouts) return polls.until(() => orCollision(once(true)))
+  try {
+    return await once(true)
+  } catch (error) {
+    if (!(error instanceof LockNotFree)) throw error
+    return polls.onServer(() => once(false))
+  }
+}
+
+/** A lock that is not free is a collision, which `LockPolls` waits out. */
+function orCollision<T>(settling: Promise<T>): Promise<T> {
+  return settling.catch((error) => {
+    throw error instanceof LockNotFree ? error.cause : error
+  })
 }
 
 /** The flush numbers of one request that is made in its own transaction: with its statements, and with them refused. */
@@ -339,7 +373,7 @@ async function withKeptAnswers(
   return answers.map((answer, i) => keptAnswer(flushes[i]?.own) ?? keptAnswer(flushes[i]?.refused) ?? answer)
 }
 
-/** `later`: the settlement needs a busy lane, and was left out. */
+/** `later`: the settlement needs a busy lane, or an effect of it is blocked, and it was left out. */
 type AnswerOrLater = SettleAnswer | 'later'
 
 /** Never waits for a lane. If all requests are left out, nothing is committed, so the flush number is still free for them. */
@@ -369,6 +403,9 @@ function settleWaiting(
   const ask: AskForLanes = (wanted) => context.lanes.require(wanted)
   return context.lanes.withLanes(() => new SettleTransaction(context, requests, { policy, ask }).run(flush))
 }
+
+/** How many settlements of a flush may find an effect blocked, before all others with effects are left for later. */
+const blockedMax = 3
 
 class AllLeftOut extends Error {}
 
@@ -423,15 +460,32 @@ class SettleTransaction {
     if (this.#requests.length > 0 && this.#requests.every(isLeftOut)) throw new AllLeftOut()
     const writer = new SettlementWriter(tx, lanes, this.#policy)
     const answers: AnswerOrLater[] = []
+    let blocked = 0
     for (const request of this.#requests) {
       const job = held.get(request)
       if (isLeftOut(request)) answers.push('later')
-      else answers.push(job && writer.takes(job) ? await writer.settle(job, request) : 'lost')
+      else if (!job || !writer.takes(job)) answers.push('lost')
+      else if (blocked >= blockedMax && hasEffects(request.settlement)) answers.push('later')
+      else {
+        const answer = await this.#settleUnlessBlocked(writer, job, request)
+        if (answer === 'later') blocked += 1
+        answers.push(answer)
+      }
     }
     await writer.write()
     this.#ready = writer.becameReady
     this.#afterCommit = writer.afterCommit
     return answers
+  }
+
+  /** A request in a transaction of its own is not answered `later`: that would use up its flush number. */
+  async #settleUnlessBlocked(writer: SettlementWriter, job: LeasedJob, request: SettleRequest): Promise<AnswerOrLater> {
+    try {
+      return await writer.settle(job, request)
+    } catch (error) {
+      if (!(error instanceof LockNotFree) || this.#policy.isOwnTransaction) throw error
+      return 'later'
+    }
   }
 
   async #lockJobs(tx: PgTransaction): Promise<Map<SettleRequest, LeasedJob>> {

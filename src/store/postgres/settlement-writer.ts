@@ -22,7 +22,7 @@ import { newId } from '../../runtime/id.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { CommitRefused, isDiskFull, isLockTimeout } from './connection/failures.ts'
+import { CommitRefused, isDiskFull, isLockWaitEnded } from './connection/failures.ts'
 import { type AfterCommit, addChecked, addPlain, areKeysKnown, insertDead, isPlain } from './enqueue.ts'
 import { deathJson } from './error-groups.ts'
 import type { Lanes, Wanted } from './lanes.ts'
@@ -30,6 +30,9 @@ import type { LeasedJob } from './leased-job.ts'
 import { mostOf } from './sql-leftovers.ts'
 import { changesSession } from './statement.ts'
 import { type StatementPolicy, sharedTransaction } from './statement-policy.ts'
+
+/** How long an effect of a settlement that may be left for later waits for a lock. */
+const effectLockMaxMs = 100
 
 type SettledAnswer = Extract<SettleAnswer, { enqueued: unknown }>
 
@@ -90,12 +93,25 @@ export class SettlementWriter {
     const pending = { job, verdict, ...bodyOf(settlement, job.cancel, verdict) }
     if (pending.effects.every((set) => this.#cannotFail(set))) return await this.#gather(pending)
     await this.write()
-    const answer = await this.#tx.attempt(() => this.#settleNow(pending))
+    const answer = await this.#attemptToSettle(pending)
     if (!isRefused(answer)) return answer
     const failure = failedByEffect(answer, retryDelayMs)
     const costs = pending.annotations?.costs ?? null
     const { state } = await this.#settleOrDropEffects(job, settled(core(job), failure, this.#tx.now), costs)
     return { failed: answer, state }
+  }
+
+  /** Throws `LockNotFree` if an effect waits for a lock, and the policy leaves such settlements for later. */
+  async #attemptToSettle(pending: PendingSettlement): Promise<SettledAnswer | Refused> {
+    const settleNow = () => this.#settleNow(pending)
+    if (!this.#policy.leavesBlocked) return this.#tx.attempt(settleNow)
+    try {
+      return await this.#tx.attempt(settleNow, { lockMaxMs: effectLockMaxMs })
+    } catch (error) {
+      this.#droppedNotices.delete(pending.job.id)
+      this.#undeliverable.delete(pending.job.id)
+      throw error
+    }
   }
 
   /** The lease has expired: the sweep settles instead of the worker, which is gone. */
@@ -278,7 +294,7 @@ export class SettlementWriter {
       await run()
     } catch (error) {
       if (isDiskFull(error)) throw new CommitRefused({ text, why: (error as Error).message })
-      if (this.#policy.leavesBlocked && isLockTimeout(error)) throw error
+      if (this.#policy.leavesBlocked && isLockWaitEnded(error)) throw error
       throw new Refusal(sqlRefused(text, (error as Error).message))
     }
   }

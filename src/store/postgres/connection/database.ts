@@ -187,6 +187,11 @@ export class Database {
     this.#watchdog.onStall(listener)
   }
 
+  /** Sessions start with timeouts, which count for statements of the application. */
+  get hasTimeouts(): boolean {
+    return this.#sessions.hasTimeouts
+  }
+
   /** Gives kept connections back to the pool. */
   close(): void {
     this.#connections.close()
@@ -494,7 +499,7 @@ export class PgTransaction {
   readonly #session: Session
   readonly #schema: Schema
   readonly #hasTimeouts: boolean
-  readonly #lockMaxMs: number | null
+  #lockMaxMs: number | null
   readonly #setters: Setters
   #mayHaveChangedSession = false
   /** The statement of the application that ran last, and what it failed with. */
@@ -621,14 +626,19 @@ export class PgTransaction {
   }
 
   /**
-   * Runs `work` behind a savepoint. A Refusal undoes all of it and becomes the answer. If this transaction has a lock timeout of
-   * its own, a lock that is not free in time undoes all of it too, and is thrown: the transaction can go on.
+   * Runs `work` behind a savepoint. A Refusal undoes all of it and becomes the answer. If there is a lock timeout, of this
+   * transaction or of this attempt alone, a lock that is not free in time undoes all of it too, and is thrown: the transaction can
+   * go on.
    */
-  async attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
-    await this.#session.run('savepoint attempt')
+  async attempt<T>(work: () => Promise<T>, { lockMaxMs = this.#lockMaxMs } = {}): Promise<T | Refused> {
+    const before = this.#lockMaxMs
+    const isOther = lockMaxMs !== before
+    this.#lockMaxMs = lockMaxMs
+    await this.#session.run(`savepoint attempt${isOther ? `; set local lock_timeout = ${lockMaxMs ?? 0}` : ''}`)
     try {
       const answer = await work()
-      await this.#session.run('release savepoint attempt')
+      const back = isOther ? `; set local lock_timeout = ${before ?? 0}` : ''
+      await this.#session.run(`release savepoint attempt${back}`)
       return answer
     } catch (error) {
       const isBlocked = this.#lockMaxMs !== null && isLockTimeout(error)
@@ -636,6 +646,8 @@ export class PgTransaction {
       await this.#session.run('rollback to savepoint attempt; release savepoint attempt')
       if (error instanceof Refusal) return error.refused
       throw new LockNotFree(error)
+    } finally {
+      this.#lockMaxMs = before
     }
   }
 }

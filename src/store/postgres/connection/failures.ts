@@ -150,6 +150,14 @@ export function isLockTimeout(error: unknown): boolean {
   return codeOf(error) === '55P03'
 }
 
+/**
+ * The wait for a lock was ended by `lock_timeout`. A statement with `nowait`, or one that raises this error, did not wait. The
+ * routine's name is the same in every language.
+ */
+export function isLockWaitEnded(error: unknown): boolean {
+  return isLockTimeout(error) && (error as { routine?: unknown }).routine === 'ProcessInterrupts'
+}
+
 /** A lock was not free in time. Everything behind the savepoint is undone, and the transaction goes on. */
 export class LockNotFree extends Error {
   constructor(cause: unknown) {

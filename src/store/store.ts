@@ -201,8 +201,8 @@ export interface Store {
   /** A job, and what keeps it from running. */
   blockers(id: string): Promise<JobBlockers | null>
   /**
-   * How the newest job of each of these ids has ended; `live`: not yet; null: there is none. The answer is for the first ids: it ends
-   * before `bounds.pageBytes`, and has at least one entry. The caller asks again for the rest.
+   * How the newest job of each of these ids has ended; `live`: not yet; null: there is none. The answer is for the first ids:
+   * it ends before `bounds.pageBytes`, and has at least one entry. The caller asks again for the rest.
    */
   outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]>
   jobs(query: JobsQuery): Promise<JobsPage>

@@ -8,6 +8,7 @@ import { checkBoolean, checkInteger, checkNumber, checkOptions, checkWorkerName 
 import type { AnyDefinition } from '../queue/definition.ts'
 import { type OutOf, type QueueReference, type ResultOf, toDefinition } from '../queue/reference.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
+import { type Host, host } from '../runtime/host.ts'
 import { newId } from '../runtime/id.ts'
 import type { OpenGate } from './claim-loop.ts'
 import type { Fate } from './fate.ts'
@@ -165,8 +166,16 @@ function toThreads(threads: ThreadsOption = {}): ThreadOptions {
   const { count = availableParallelism(), maxMemoryMb } = typeof threads === 'object' ? threads : { count: threads }
   return {
     count: checkInteger(count, 'threads', 1, bounds.threadsMax),
-    maxMemoryMb: maxMemoryMb === undefined ? null : checkInteger(maxMemoryMb, 'threads.maxMemoryMb', 16, 1_048_576),
+    maxMemoryMb: maxMemoryMb === undefined ? null : checkMaxMemory(maxMemoryMb, host),
   }
+}
+
+/** Measured: a thread of Bun ignores the limit. A thread of Deno that reaches it never reports its end, so its job would hang. */
+export function checkMaxMemory(maxMemoryMb: number, runsIn: Host): number {
+  const checked = checkInteger(maxMemoryMb, 'threads.maxMemoryMb', 16, 1_048_576)
+  if (runsIn === 'Node.js') return checked
+  const message = `${runsIn} does not limit the memory of a thread: leave maxMemoryMb out, or run this worker in Node.js.`
+  throw new HoldfastError('UNSUPPORTED', message, { option: 'threads.maxMemoryMb', runtime: runsIn })
 }
 
 function checkHandler(handler: unknown, { mayBeModule }: { readonly mayBeModule: boolean }): Handler | HandlerModule {

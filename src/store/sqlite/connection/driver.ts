@@ -13,6 +13,7 @@
 import type { SQLInputValue, SQLOutputValue } from 'node:sqlite'
 import { HoldfastError } from '../../../errors.ts'
 import { show } from '../../../runtime/duration.ts'
+import { host } from '../../../runtime/host.ts'
 import { BetterSqlite3, type BetterSqlite3Class, isBetterSqlite3, requireBetterSqlite3 } from './better-sqlite3.ts'
 
 export type SqliteDriver = 'node:sqlite' | 'better-sqlite3'
@@ -53,14 +54,25 @@ export function openWith({ driver, library, path, readOnly = false }: FileToOpen
     const Library: BetterSqlite3Class = requireBetterSqlite3(library)
     return new BetterSqlite3(new Library(path, { readonly: readOnly, timeout: 0 }))
   }
-  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  return new DatabaseSync(path, { readOnly, timeout: 0 })
+  const builtIn = nodeSqlite()
+  if (!builtIn) throw noNodeSqlite()
+  return new builtIn.DatabaseSync(path, { readOnly, timeout: 0 })
+}
+
+/** Undefined: this runtime does not have it. */
+function nodeSqlite(): typeof import('node:sqlite') | undefined {
+  return process.getBuiltinModule('node:sqlite') as typeof import('node:sqlite') | undefined
+}
+
+function noNodeSqlite(): HoldfastError {
+  const message = `This ${host} has no node:sqlite. Use a newer version of it, or install better-sqlite3 and open sqlite({ path, driver: 'better-sqlite3' }).`
+  return new HoldfastError('UNSUPPORTED', message, { option: 'driver', runtime: host })
 }
 
 /** The library of a caller's connection; null: the value is not a connection. */
 export function driverOf(value: unknown): SqliteDriver | null {
-  const { DatabaseSync } = process.getBuiltinModule('node:sqlite')
-  if (value instanceof DatabaseSync) return 'node:sqlite'
+  const builtIn = nodeSqlite()
+  if (builtIn && value instanceof builtIn.DatabaseSync) return 'node:sqlite'
   return isBetterSqlite3(value) ? 'better-sqlite3' : null
 }
 

@@ -45,8 +45,8 @@ function answer(port: MessagePort, engine: Engine): void {
 }
 
 /**
- * Calls with all messages that have arrived. Deno's `parentPort` is no `MessagePort`, and its messages cannot be read ahead. There
- * those that arrive in one turn of the event loop are a group.
+ * Calls with all messages that have arrived. Deno's `parentPort` is no `MessagePort`, and its messages cannot be read ahead.
+ * There, those that arrive in one turn of the event loop are a group.
  */
 function onGroup(port: MessagePort, call: (messages: readonly ToThread[]) => void): void {
   if (port instanceof MessagePort) {

@@ -49,7 +49,15 @@ export class NoStore {
     const id = `00000000-0000-7000-8000-${String(this.#no).padStart(12, '0')}`
     return {
       ...{ id, queue: queueName, fence: id, attempt: 1, maxAttempts: 5, cameBack: false, priority: 5, timeoutMs: null },
-      ...{ createdAt: now, startedAt: now, expiresAt: now + leaseMs, headers: null, payload: text, batch: null },
+      ...{
+        createdAt: now,
+        startedAt: now,
+        expiresAt: now + leaseMs,
+        headers: null,
+        payload: text,
+        labels: null,
+        batch: null,
+      },
     }
   }
 

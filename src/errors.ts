@@ -15,6 +15,7 @@ export type ErrorCode =
   | 'INVALID_ID'
   | 'INVALID_OPTION'
   | 'LIMIT_KEY_REQUIRED'
+  | 'INVALID_LABEL'
   | 'KV_VALUE_TOO_LARGE'
   | 'IDEMPOTENCY_MISMATCH'
   | 'JOB_DEAD'

@@ -3,6 +3,7 @@
 // is expensive to make, call `hasListener` first.
 
 import type { BatchState } from './job/batch.ts'
+import type { Labels } from './job/labels.ts'
 import type { JobError, JobState } from './job/record.ts'
 import type { FailedEnding } from './job/transition.ts'
 import type { EnqueueStatus } from './store/store.ts'
@@ -14,6 +15,8 @@ export interface JobFacts {
   readonly attempt: number
   readonly maxAttempts: number
   readonly worker: string
+  /** The labels of the job; absent: it has none, or the sender of this event does not know them. */
+  readonly labels?: Labels
 }
 
 export interface RunFacts extends JobFacts {

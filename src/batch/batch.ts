@@ -38,7 +38,7 @@ export interface CancelBatchOptions extends BatchActionOptions {
 
 export interface ItemsFilter {
   readonly state?: JobState
-  /** The label that the handler gave with `job.outcome()`. */
+  /** The name that the handler gave with `job.outcome()`. */
   readonly outcome?: string
   readonly warning?: string
 }

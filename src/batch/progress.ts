@@ -19,7 +19,7 @@ export interface BatchProgress {
   readonly done: number
   readonly dead: number
   readonly cancelled: number
-  /** Done items by outcome, the label that their handler gave. */
+  /** Done items by outcome, the name that their handler gave. */
   readonly outcomes: Readonly<Record<string, number>>
   readonly warnings: Readonly<Record<string, number>>
   readonly costs: Costs

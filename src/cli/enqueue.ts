@@ -24,6 +24,7 @@ export const enqueue: Command = {
     'no-limit-key': { says: 'knowingly no limit key: no limit of keys holds for the job' },
     id: { value: 'uuid', says: 'an id of your own' },
     header: { value: 'name=value', multiple: true, says: 'may be given several times' },
+    label: { value: 'name=value', multiple: true, says: 'what the job is found by; may be given several times' },
   },
   mayCreate: () => true,
   examples: [`holdfast enqueue welcome '{"userId":"u1"}' --delay 5m`, 'cat payload.json | holdfast enqueue import -'],
@@ -46,7 +47,7 @@ const statusText: Readonly<Record<EnqueueStatus, string>> = {
 }
 
 function enqueueOptions(options: Options): EnqueueOptions {
-  const headers = options.texts('header')
+  const [headers, labels] = [options.texts('header'), options.texts('label')]
   return given({
     id: options.text('id'),
     delay: options.duration('delay'),
@@ -58,7 +59,8 @@ function enqueueOptions(options: Options): EnqueueOptions {
     dedup: dedupOf(options),
     limitKey: limitKeyOf(options),
     idempotencyKey: options.text('idempotency-key'),
-    headers: headers.length > 0 ? Object.fromEntries(headers.map(headerOf)) : undefined,
+    headers: headers.length > 0 ? Object.fromEntries(headers.map((text) => pairOf('header', text))) : undefined,
+    labels: labels.length > 0 ? Object.fromEntries(labels.map((text) => pairOf('label', text))) : undefined,
   }) as EnqueueOptions
 }
 
@@ -81,9 +83,9 @@ function dedupOf(options: Options): EnqueueOptions['dedup'] {
   return { key, replace, scope: { window: options.duration('dedup-scope') ?? 0 } }
 }
 
-function headerOf(text: string): [string, string] {
+function pairOf(option: 'header' | 'label', text: string): [string, string] {
   const at = text.indexOf('=')
-  if (at < 1) throw new UsageError(`--header is name=value; got "${text}".`)
+  if (at < 1) throw new UsageError(`--${option} is name=value; got "${text}".`)
   return [text.slice(0, at), text.slice(at + 1)]
 }
 

@@ -48,12 +48,19 @@ function factsOf(info: JobInfo, terminal: Terminal): string {
     ['limit key', info.limitKey && oneLine(info.limitKey)],
     ['dedup key', info.dedupKey && oneLine(info.dedupKey)],
     ['idempotency key', info.idempotencyKey && oneLine(info.idempotencyKey)],
+    ['labels', Object.keys(info.labels).length > 0 && labelText(info.labels)],
     ['headers', Object.keys(info.headers).length > 0 && prettyJson(info.headers)],
     ['payload', prettyJson(info.payload)],
     ['result', info.state === 'done' && prettyJson(info.result)],
     ['error', info.error && terminal.paint('red', errorText(info.error))],
   ]
   return terminal.facts(facts.filter((fact): fact is [string, string] => typeof fact[1] === 'string'))
+}
+
+function labelText(labels: JobInfo['labels']): string {
+  return Object.entries(labels)
+    .map(([name, value]) => oneLine(`${name}=${value}`))
+    .join(', ')
 }
 
 function progressText({ value, message }: NonNullable<JobInfo['progress']>): string {

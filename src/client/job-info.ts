@@ -1,6 +1,7 @@
 // A job as callers read it: dates as `Date`, JSON as data. Text that cannot be decoded is returned as it is.
 
 import { decodeJson } from '../job/codec.ts'
+import type { Labels } from '../job/labels.ts'
 import type { Costs, Ending, JobError, JobRecord, JobState } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
 
@@ -49,13 +50,15 @@ export interface JobInfo {
   readonly error: JobError | null
   /** The fingerprint of a dead job's error, as `deadGroups` lists it; null: it is not dead, or died before errors were grouped. */
   readonly errorGroup: string | null
-  /** The label that the handler gave with `job.outcome()`. */
+  /** The name that the handler gave with `job.outcome()`. */
   readonly outcome: string | null
   readonly warning: string | null
   /** The costs of the run that ended the job. */
   readonly costs: Costs | null
   /** Jobs of the queue with the same key share a limit. */
   readonly limitKey: string | null
+  /** Names with values by which the job is found. */
+  readonly labels: Labels
   /** The batch that the job is an item of. */
   readonly batch: string | null
   /** The newest attempts, oldest first. */

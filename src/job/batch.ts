@@ -121,7 +121,7 @@ export function completionJob({ job, into }: CompletionTarget, completion: Compl
   const payload = parseJson(job.payload) as Facts
   const whole =
     into === null ? { ...payload, ...completion } : { ...payload, [into]: merged(payload[into], completion) }
-  return { ...job, id, idGiven: false, payload: JSON.stringify(whole) }
+  return { ...job, id, idGiven: false, payload: JSON.stringify(whole), madeByStore: true }
 }
 
 type Facts = Readonly<Record<string, unknown>>

@@ -44,7 +44,11 @@ export const bounds = {
   aheadMax: 10_000,
   /** Names in the costs of one job. */
   costNamesMax: 100,
-  labelLength: 255,
+  /** Characters of the name of an outcome, a warning or a cost. */
+  outcomeLength: 255,
+  /** Labels of one job, and bytes of the value of each. */
+  labelsMax: 8,
+  labelBytes: 128,
   threadsMax: 256,
   leaseMinMs: 1,
   leaseMaxMs: 7 * 86_400_000,

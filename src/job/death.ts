@@ -53,6 +53,7 @@ export function deathNotice({ onDead, payload, ...death }: Death, id: string): N
     startBefore: null,
     dedup: null,
     idempotency: null,
+    madeByStore: true,
   }
 }
 

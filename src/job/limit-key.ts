@@ -30,14 +30,20 @@ type Key = string | null | undefined
 
 /** The value at this path of a JSON text, as a key; undefined: there is none that can be a key. */
 export function keyAt(path: string, json: string): string | undefined {
-  let value: unknown = parseJson(json)
+  const value = valueAt(path, parseJson(json))
+  if (typeof value === 'number') return numberKey(value)
+  return isLimitKey(value) ? value : undefined
+}
+
+/** The value at this path: own properties only, and arrays are never entered; undefined: there is none. */
+export function valueAt(path: string, payload: unknown): unknown {
+  let value = payload
   for (const name of path.split('.')) {
     const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
     if (!isObject || !Object.hasOwn(value as object, name)) return undefined
     value = (value as Readonly<Record<string, unknown>>)[name]
   }
-  if (typeof value === 'number') return numberKey(value)
-  return isLimitKey(value) ? value : undefined
+  return value
 }
 
 /** A number as a key: an integer that every way in writes alike; undefined: it can be none. */

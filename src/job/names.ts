@@ -151,12 +151,12 @@ export function checkSignal(signal: unknown): AbortSignal | undefined {
   throw new HoldfastError('INVALID_OPTION', `signal must be an AbortSignal; got ${show(signal)}.`, { option: 'signal' })
 }
 
-/** The label of an outcome, a warning or a cost. */
-export function checkLabel(label: unknown, option: string): string {
-  const { labelLength } = bounds
-  if (isText(label) && label.length <= labelLength) return label
-  const wanted = `${option} is a text of 1 to ${labelLength} characters; got ${show(label)}.`
-  throw new HoldfastError('INVALID_OPTION', wanted, { option, value: label })
+/** The name of an outcome, a warning or a cost. */
+export function checkOutcome(name: unknown, option: string): string {
+  const { outcomeLength } = bounds
+  if (isText(name) && name.length <= outcomeLength) return name
+  const wanted = `${option} is a text of 1 to ${outcomeLength} characters; got ${show(name)}.`
+  throw new HoldfastError('INVALID_OPTION', wanted, { option, value: name })
 }
 
 const dateMaxMs = Date.UTC(9999, 11, 31)

@@ -1,6 +1,7 @@
 // A job as data. Each store keeps it in its own form; these are the types that all parts share.
 
 import type { Backoff } from './backoff.ts'
+import type { LabelRules, Labels } from './labels.ts'
 import type { KeyRule, LimitPair } from './limit-key.ts'
 
 export type JobState = 'held' | 'scheduled' | 'ready' | 'running' | 'done' | 'dead' | 'cancelled'
@@ -45,9 +46,9 @@ export type Costs = Readonly<Record<string, number>>
 
 /** What a done job says beside its result. */
 export interface Annotations {
-  /** A label such as `saved` or `duplicate`. */
+  /** A name such as `saved` or `duplicate`. */
   readonly outcome: string | null
-  /** A label for what was not quite right, such as `consent-wall`. */
+  /** A name for what was not quite right, such as `consent-wall`. */
   readonly warning: string | null
   readonly costs: Costs | null
 }
@@ -114,6 +115,10 @@ export interface NewJob {
   readonly idempotency: { readonly key: string; readonly hash: string } | null
   /** Jobs of a queue with the same key share the queue's `keyLimit`. Null: explicitly no key; undefined: not stated. */
   readonly limitKey?: string | null | undefined
+  /** JSON text of the labels that the enqueue states (`labels.ts`). Null or undefined: none. */
+  readonly labels?: string | null | undefined
+  /** A death notice, a completion or the job of a slot: a label of the definition that does not fit is left out. */
+  readonly madeByStore?: true | undefined
 }
 
 export interface KvPut {
@@ -152,6 +157,8 @@ export interface QueueSettings {
   readonly onDead: string | null
   /** Null: the definition states no limits, and the stored ones stay. */
   readonly limits: LimitSettings | null
+  /** Labels that the store finds in the payload; absent: none. */
+  readonly labels?: LabelRules
 }
 
 /** `limit`: for all jobs of the queue together. `keyLimit`: for the jobs that have the same `limitKey`. */
@@ -206,6 +213,7 @@ export interface JobRecord {
   /** The fingerprint of the error of a dead job; null: it is not dead, or died before errors were grouped. */
   readonly errorGroup: string | null
   readonly limitKey: string | null
+  readonly labels: Labels
   /** The batch that the job is an item of. */
   readonly batch: string | null
   readonly history: readonly Attempt[]

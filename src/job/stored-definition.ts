@@ -3,6 +3,7 @@
 import type { Backoff } from './backoff.ts'
 import { bounds, defaults } from './bounds.ts'
 import { decodeJson, isPlainObject } from './codec.ts'
+import { areLabelRules, type LabelRules } from './labels.ts'
 import { isKeyPath, type KeyRule, type LimitOverride, type LimitPair } from './limit-key.ts'
 import { isQueueName } from './names.ts'
 import type { Limit, QueueSettings } from './record.ts'
@@ -19,6 +20,8 @@ export interface StoredDefinition extends LimitPair {
   readonly onDead: string | null
   /** How the limit key of a job is found. */
   readonly key: KeyRule
+  /** Labels that the store finds in the payload; absent: none. */
+  readonly labels?: LabelRules
 }
 
 /** The definition that applies to a queue that was never defined. */
@@ -46,7 +49,8 @@ export function redefined(before: StoredDefinition | null, settings: QueueSettin
 /** The names of the options of `defineQueue` in which two definitions differ. */
 export function changesOf(before: StoredDefinition, after: StoredDefinition): string[] {
   const [old, now] = [optionsOf(before), optionsOf(after)]
-  return Object.keys(now).filter((name) => JSON.stringify(old[name]) !== JSON.stringify(now[name]))
+  const names = new Set([...Object.keys(now), ...Object.keys(old)])
+  return [...names].filter((name) => JSON.stringify(old[name]) !== JSON.stringify(now[name]))
 }
 
 function optionsOf(definition: StoredDefinition): Record<string, unknown> {
@@ -56,6 +60,7 @@ function optionsOf(definition: StoredDefinition): Record<string, unknown> {
     ...{ attempts, backoff: [baseMs, factor, maxMs, jitter], lease: leaseMs, timeout: timeoutMs, priority },
     retain: [finite(definition.retainDoneMs), finite(definition.retainDeadMs)],
     onDead,
+    ...(definition.labels && { labels: Object.entries(definition.labels).sort() }),
     limit: [limitOf(definition.limit), limitOf(definition.keyLimit), ruleOf(definition.key)],
   }
 }
@@ -93,7 +98,7 @@ export function encodeDefinition({ retainDoneMs, retainDeadMs, ...definition }: 
 export function decodeDefinition(text: string | null): StoredDefinition | null {
   const stored = text === null ? null : decodeJson(text)
   if (!isPlainObject(stored)) return null
-  const { retainDoneMs, retainDeadMs, ...rest } = stored as Readonly<Record<keyof StoredDefinition, unknown>>
+  const { retainDoneMs, retainDeadMs, ...rest } = stored as Fields
   const definition = { ...rest, retainDoneMs: kept(retainDoneMs), retainDeadMs: kept(retainDeadMs) }
   return isWhole(definition) ? definition : null
 }
@@ -102,7 +107,7 @@ function kept(ms: unknown): unknown {
   return ms === null ? Number.POSITIVE_INFINITY : ms
 }
 
-function isWhole(value: Readonly<Record<keyof StoredDefinition, unknown>>): value is StoredDefinition {
+function isWhole(value: Fields): value is Fields & StoredDefinition {
   const { attempts, priority, leaseMs, timeoutMs, onDead, key, limit, keyLimit } = value
   return (
     isWithin(attempts, 1, bounds.attemptsMax) &&
@@ -113,9 +118,12 @@ function isWhole(value: Readonly<Record<keyof StoredDefinition, unknown>>): valu
     [value.retainDoneMs, value.retainDeadMs].every((ms) => typeof ms === 'number' && ms >= 0) &&
     (onDead === null || isQueueName(onDead)) &&
     isRule(key) &&
-    [limit, keyLimit].every(isLimitOrNull)
+    [limit, keyLimit].every(isLimitOrNull) &&
+    (value.labels === undefined || areLabelRules(value.labels))
   )
 }
+
+type Fields = { readonly [Name in keyof StoredDefinition]: unknown }
 
 function isRule(key: unknown): boolean {
   return key === null || key === 'code' || (isPlainObject(key) && isKeyPath((key as { path?: unknown }).path))

@@ -4,6 +4,7 @@
 import { durationMaxMs } from '../runtime/duration.ts'
 import { bounds } from './bounds.ts'
 import { decodeJson, isPlainObject } from './codec.ts'
+import { isLabelsText } from './labels.ts'
 import { isJobId, isKey, isQueueName, isText } from './names.ts'
 import type {
   Annotations,
@@ -159,7 +160,7 @@ function isNewJob(value: unknown): boolean {
 }
 
 /** A new job without its id, times and idempotency key. Every store can enqueue it. */
-export type JobTemplate = Omit<NewJob, 'id' | 'idGiven' | 'runAt' | 'startBefore' | 'idempotency'>
+export type JobTemplate = Omit<NewJob, 'id' | 'idGiven' | 'runAt' | 'startBefore' | 'idempotency' | 'madeByStore'>
 
 export function isJobTemplate(value: unknown): value is JobTemplate {
   const job = fieldsOf<JobTemplate>(value)
@@ -172,7 +173,8 @@ export function isJobTemplate(value: unknown): value is JobTemplate {
     isWithin(job.delayMs, durationMaxMs) &&
     (job.timeoutMs === null || isWithin(job.timeoutMs, durationMaxMs)) &&
     (job.dedup === null || isDedup(job.dedup)) &&
-    (job.limitKey == null || isKey(job.limitKey))
+    (job.limitKey == null || isKey(job.limitKey)) &&
+    (job.labels == null || isLabelsText(job.labels))
   )
 }
 

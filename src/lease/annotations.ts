@@ -1,14 +1,14 @@
-// Annotations of a job beside its result: an outcome label, a warning, costs.
+// Annotations of a job beside its result: an outcome, a warning, costs.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { isPlainObject } from '../job/codec.ts'
-import { checkLabel, checkNumber, checkOptions } from '../job/names.ts'
+import { checkNumber, checkOptions, checkOutcome } from '../job/names.ts'
 import type { Annotations, Costs } from '../job/record.ts'
 import { show } from '../runtime/duration.ts'
 
 export interface AnnotationOptions {
-  /** A label such as `saved` or `duplicate`. */
+  /** A name such as `saved` or `duplicate`. */
   readonly outcome?: string
   /** What was not quite right, such as `consent-wall`. */
   readonly warning?: string
@@ -20,8 +20,8 @@ export function toAnnotations(options: AnnotationOptions, what: string): Annotat
   checkOptions(options, what, ['outcome', 'warning', 'costs'])
   const { outcome, warning, costs } = options
   return annotationsOf({
-    outcome: outcome === undefined ? null : checkLabel(outcome, 'outcome'),
-    warning: warning === undefined ? null : checkLabel(warning, 'warning'),
+    outcome: outcome === undefined ? null : checkOutcome(outcome, 'outcome'),
+    warning: warning === undefined ? null : checkOutcome(warning, 'warning'),
     costs: toCosts(costs),
   })
 }
@@ -50,7 +50,7 @@ export class CostSum {
 
   add(name: string, amount: number): void {
     const { costNamesMax } = bounds
-    checkLabel(name, 'cost')
+    checkOutcome(name, 'cost')
     checkNumber(amount, `the cost ${name}`, 0, Number.MAX_SAFE_INTEGER)
     if (this.#amounts.size >= costNamesMax && !this.#amounts.has(name)) {
       throw invalid(`The costs of a job have at most ${costNamesMax} names.`)

@@ -6,6 +6,7 @@ import { backoffMs } from '../job/backoff.ts'
 import { bounds } from '../job/bounds.ts'
 import { encodeJson, resultRule } from '../job/codec.ts'
 import { jobError } from '../job/error.ts'
+import { decodeLabels, type Labels } from '../job/labels.ts'
 import { checkNumber, checkOptions, checkText } from '../job/names.ts'
 import type { Costs, EffectSet, JobState } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
@@ -52,6 +53,8 @@ export interface LeasedJob<Payload> {
   readonly headers: Readonly<Record<string, string>>
   /** The data of the last `holdfast.wake(id, data)`; undefined if there was none, or a run that read them has snoozed since. */
   readonly wake: unknown
+  /** The labels by which the job is found. */
+  readonly labels: Labels
   /** The id of the batch that it is an item of; null: none. */
   readonly batch: string | null
   readonly createdAt: Date
@@ -95,6 +98,7 @@ export class Lease<Payload = unknown, Result = unknown> {
       priority: claimed.priority,
       timeoutMs: claimed.timeoutMs ?? definition.timeoutMs,
       ...decodeExtras(claimed.headers),
+      labels: decodeLabels(claimed.labels),
       batch: claimed.batch,
       createdAt: new Date(claimed.createdAt),
       startedAt: new Date(claimed.startedAt),

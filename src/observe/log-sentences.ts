@@ -444,8 +444,8 @@ function ofJob(event: JobFacts, message: string, plural: string, facts: LogFacts
   return { message, facts: { ...jobFacts(event), ...facts }, kind: `${plural} in queue ${event.queue}` }
 }
 
-function jobFacts({ id, queue, attempt, maxAttempts, worker }: JobFacts): LogFacts {
-  return { job: id, queue, attempt, maxAttempts, worker }
+function jobFacts({ id, queue, attempt, maxAttempts, worker, labels }: JobFacts): LogFacts {
+  return { job: id, queue, attempt, maxAttempts, worker, ...(labels && { labels }) }
 }
 
 function theJob({ id, queue }: JobFacts, noun: 'Job' | 'job' = 'Job'): string {

@@ -18,6 +18,7 @@ import {
 } from '@opentelemetry/api'
 import { isRefused, toError } from '../errors.ts'
 import { jobError } from '../job/error.ts'
+import type { Labels } from '../job/labels.ts'
 import { checkOptions } from '../job/names.ts'
 import type { EffectSet, NewJob } from '../job/record.ts'
 import type { Settlement } from '../job/transition.ts'
@@ -34,6 +35,7 @@ export interface TracedJob {
   readonly attempt: number
   readonly maxAttempts?: number
   readonly headers: JobHeaders
+  readonly labels?: Labels
   readonly signal?: AbortSignal
 }
 
@@ -168,12 +170,13 @@ function attributesOf(operation: 'send' | 'process' | 'settle', queue?: string):
   }
 }
 
-function processAttributes({ id, queue, attempt, maxAttempts }: TracedJob): Attributes {
+function processAttributes({ id, queue, attempt, maxAttempts, labels = {} }: TracedJob): Attributes {
   return {
     ...attributesOf('process', queue),
     'messaging.message.id': id,
     'holdfast.attempt': attempt,
     ...(maxAttempts !== undefined && { 'holdfast.max_attempts': maxAttempts }),
+    ...Object.fromEntries(Object.entries(labels).map(([name, value]) => [`holdfast.label.${name}`, value])),
   }
 }
 

@@ -5,9 +5,11 @@ import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { HoldfastError } from '../errors.ts'
 import type { Backoff } from '../job/backoff.ts'
 import { bounds, defaults } from '../job/bounds.ts'
+import type { LabelRules } from '../job/labels.ts'
 import { checkGiven, checkInteger, checkNumber, checkOptions, checkQueueName } from '../job/names.ts'
 import type { QueueSettings } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
+import { checkLabelRules } from './labels.ts'
 import { type KeyOf, type LimitOption, type Limits, toLimits } from './limit.ts'
 
 export interface BackoffOptions {
@@ -42,6 +44,11 @@ export interface BehaviourOptions<Payload = any> {
    * (an array) one of each. If left out, the stored limits stay; `null` removes them.
    */
   readonly limit?: LimitOption<Payload> | null
+  /**
+   * Labels that every job of this queue gets from its payload: names with paths, such as `{ customer: 'customer.id' }`. They are
+   * stored with the definition, and apply to every producer. A job without a value at a path does not get that label.
+   */
+  readonly labels?: LabelRules
 }
 
 export interface SchemaOptions<Payload extends StandardSchemaV1, Result extends StandardSchemaV1>
@@ -114,7 +121,17 @@ export function defineQueue(
 }
 
 /** A definition that has one of these options is stored as a whole. */
-const storedNames = ['attempts', 'backoff', 'lease', 'timeout', 'priority', 'retain', 'onDead', 'limit'] as const
+const storedNames = [
+  'attempts',
+  'backoff',
+  'lease',
+  'timeout',
+  'priority',
+  'retain',
+  'onDead',
+  'limit',
+  'labels',
+] as const
 
 const optionNames = [...storedNames, ...(['retryable', 'payload', 'result'] as const)]
 
@@ -183,6 +200,7 @@ function toSettings(
     retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
     onDead: target ?? null,
     limits: options.limit === undefined ? null : { limit, keyLimit, key },
+    ...checkLabelRules(options.labels),
   }
 }
 

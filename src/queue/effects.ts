@@ -1,13 +1,15 @@
 // Effects as the caller writes them, and their conversion to the `EffectSet` that a store applies.
 
-import { HoldfastError } from '../errors.ts'
+import { HoldfastError, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { encodeJson, kvRule, payloadRule } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
+import { isUnfit, resolveLabels } from '../job/labels.ts'
 import { resolveKey } from '../job/limit-key.ts'
 import { checkOptions, checkOwnKey } from '../job/names.ts'
 import type { EffectSet, KvPut, NewJob } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
+import { unfitLabel } from '../store/refusals.ts'
 import type { Capabilities } from '../store/store.ts'
 import type { AnyDefinition } from './definition.ts'
 import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
@@ -163,10 +165,13 @@ async function isStored(definition: AnyDefinition, define: Define | undefined): 
 
 /** Fills in the options that the follow-up does not set, because the store may not have the definition. */
 function asDefined(job: NewJob, { priority, attempts, settings }: AnyDefinition): NewJob {
+  const labels = resolveLabels(settings?.labels ?? null, job)
+  if (isUnfit(labels)) throw toError(unfitLabel(job.queue, labels))
   return {
     ...job,
     priority: job.priority ?? priority,
     maxAttempts: job.maxAttempts ?? attempts,
     limitKey: resolveKey(settings?.limits?.key ?? null, job),
+    labels,
   }
 }

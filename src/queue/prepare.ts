@@ -6,11 +6,13 @@ import { HoldfastError, isHoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { byteLength, canonicalJson, encodeJson, isPlainObject, payloadRule } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
+import type { Labels } from '../job/labels.ts'
 import { checkBoolean, checkGiven, checkInteger, checkJobId, checkKey, checkOptions, checkTime } from '../job/names.ts'
 import type { Dedup, NewJob } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
 import type { AnyDefinition } from './definition.ts'
+import { checkLabels } from './labels.ts'
 import { limitKeyOf, statedKey } from './limit.ts'
 
 export interface DedupOptions {
@@ -22,8 +24,8 @@ export interface DedupOptions {
   readonly scope?: 'live' | 'waiting' | { readonly window: Duration }
   /**
    * If the holder of the key still waits, it becomes what a new job would be (debounce): payload, headers, time, `startBefore`,
-   * priority, attempts, timeout and limit key. Attempts start again. The status says `replaced`, or `notReplaced` if the holder
-   * runs or has ended.
+   * priority, attempts, timeout, limit key and labels. Attempts start again. The status says `replaced`, or `notReplaced` if the
+   * holder runs or has ended.
    */
   readonly replace?: boolean
 }
@@ -48,13 +50,18 @@ export interface EnqueueOptions {
   /** An enqueue with the same key and payload answers with the first job; with another payload it is refused. */
   readonly idempotencyKey?: string
   readonly headers?: Readonly<Record<string, string>>
+  /**
+   * Names with values by which the job is found, such as `{ customer: 'c1' }`: at most 8, each value at most 128 bytes. They are
+   * added to the labels that the queue's definition finds, and win over those of the same name.
+   */
+  readonly labels?: Labels
   /** Your own open database transaction to enqueue in, on stores that can. A pool has none. */
   readonly tx?: object & { readonly totalCount?: never }
 }
 
 const optionNames: readonly (keyof EnqueueOptions)[] = [
   ...(['id', 'delay', 'runAt', 'startBefore', 'priority', 'attempts', 'timeout'] as const),
-  ...(['dedup', 'idempotencyKey', 'headers', 'limitKey', 'tx'] as const),
+  ...(['dedup', 'idempotencyKey', 'headers', 'limitKey', 'labels', 'tx'] as const),
 ]
 
 export function prepareJob(
@@ -92,6 +99,7 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
     idempotency:
       idempotencyKey === undefined ? null : { key: checkKey(idempotencyKey, 'idempotencyKey'), hash: hash(text) },
     limitKey: limitKeyFor(definition, payload, options),
+    labels: options.labels === undefined ? null : checkLabels(options.labels),
   }
 }
 

@@ -26,6 +26,7 @@ function optionsOf({ cron, timeZone, missed, job }: ScheduleDefinition): Record<
     timeout: job.timeoutMs,
     delay: job.delayMs,
     limitKey: job.limitKey === undefined ? 'not stated' : [job.limitKey],
+    labels: job.labels && canonicalJson(job.labels),
     dedup: job.dedup && [job.dedup.key, job.dedup.scope, job.dedup.replace],
   }
 }

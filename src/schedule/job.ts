@@ -20,5 +20,6 @@ export function toSlotJob(name: string, { job }: ScheduleDefinition, slot: numbe
     runAt: null,
     startBefore: null,
     idempotency: null,
+    madeByStore: true,
   }
 }

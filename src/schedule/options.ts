@@ -32,7 +32,7 @@ export interface CheckedSchedule {
   readonly definition: ScheduleDefinition
 }
 
-const jobOptionNames = ['delay', 'priority', 'attempts', 'timeout', 'dedup', 'headers', 'limitKey'] as const
+const jobOptionNames = ['delay', 'priority', 'attempts', 'timeout', 'dedup', 'headers', 'limitKey', 'labels'] as const
 const optionNames = ['cron', 'timeZone', 'queue', 'payload', 'missed', ...jobOptionNames]
 
 export async function checkSchedule(options: ScheduleOptions): Promise<CheckedSchedule> {
@@ -45,7 +45,11 @@ export async function checkSchedule(options: ScheduleOptions): Promise<CheckedSc
     throw new HoldfastError('INVALID_OPTION', wanted, { option: 'missed', value: missed })
   }
   const definition = toDefinition(queue)
-  const { id, idGiven, runAt, startBefore, idempotency, ...job } = await prepareJob(definition, payload, jobOptions)
+  const { id, idGiven, runAt, startBefore, idempotency, madeByStore, ...job } = await prepareJob(
+    definition,
+    payload,
+    jobOptions,
+  )
   return { queue: definition, definition: { ...times, missed, job } }
 }
 

@@ -3,6 +3,7 @@
 import { type Refused, refuse } from '../errors.ts'
 import type { BatchState } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
+import type { UnfitLabel } from '../job/labels.ts'
 import type { JobError, JobState } from '../job/record.ts'
 import type { BatchAction } from './store.ts'
 
@@ -74,6 +75,18 @@ export function limitKeyRequired(queue: string, path: string | null): Refused {
       ? `The limit key of queue ${queue} is computed by a function in the code of its definition, which this enqueue did not use. Enqueue with that definition, or pass limitKey (null for a job without a key).`
       : `The limit key of queue ${queue} is ${path} of the payload, a text of 1 to ${bounds.keyBytes} bytes or an integer, but this payload has none there. Enqueue a payload that has one, or pass limitKey (null for a job without a key).`
   return refuse('LIMIT_KEY_REQUIRED', message, { queue, path })
+}
+
+/** The refusal of a job whose labels do not fit. The value may be a person's data, so it is never part of the sentence. */
+export function unfitLabel(queue: string, { name, path, size }: UnfitLabel): Refused {
+  const { labelsMax, labelBytes } = bounds
+  if (name === null) {
+    const message = `The job would have ${size} labels, those of the definition of queue ${queue} included, and at most ${labelsMax} are allowed. State fewer labels.`
+    return refuse('INVALID_LABEL', message, { queue, labels: size, labelsMax })
+  }
+  const why = size !== null && size > labelBytes ? `it has ${size} bytes` : 'it cannot be read or stored as text'
+  const message = `The label ${name} of queue ${queue} is ${path} of the payload, a text of 1 to ${labelBytes} bytes without NUL, but ${why}. Pass another value, or state the label: labels: { ${JSON.stringify(name)}: '…' }.`
+  return refuse('INVALID_LABEL', message, { queue, label: name, path, bytes: size, labelBytes })
 }
 
 /** The error of a job that the store itself enqueued and that cannot run. */

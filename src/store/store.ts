@@ -106,6 +106,12 @@
 //    path. Then the enqueue is refused with LIMIT_KEY_REQUIRED. What the store itself enqueues (a death notice, the completion
 //    of a batch, the job of a schedule) is not refused. It is stored as a dead job whose error says why, and `onUndeliverable`
 //    reports it. Such a job can be requeued only once its key can be known, so nothing starts beyond a limit.
+//
+// 16. LABELS. A job has the labels that its enqueue states, and those that the stored definition finds in its payload. Stated
+//    labels win, name by name. A value of the payload that cannot be a label refuses the enqueue (INVALID_LABEL), because a
+//    search would not find the job. A job that the store itself enqueues is stored without that label instead. Labels stay with
+//    the job until it is removed, and the rows that serve the search are removed in the same transaction. Only where PostgreSQL
+//    drops finished jobs with their partition, these rows go some steps before.
 
 import type { HoldfastError, Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
@@ -337,6 +343,8 @@ export interface ClaimedJob {
   readonly expiresAt: number
   readonly headers: string | null
   readonly payload: string
+  /** JSON text of its labels; null: none. */
+  readonly labels: string | null
   /** The batch that it is an item of. */
   readonly batch: string | null
 }

@@ -35,6 +35,8 @@ export interface ExpectedJob<Payload = unknown> {
   readonly limitKey?: string
   /** Some of its headers. */
   readonly headers?: Readonly<Record<string, string>>
+  /** Some of its labels. */
+  readonly labels?: Readonly<Record<string, string>>
 }
 
 /** A job that is ready, held by a limit or scheduled, with its payload as it was enqueued. */
@@ -44,7 +46,7 @@ type Found<Payload> = [WaitingJob<Payload>, ...WaitingJob<Payload>[]]
 
 const expectedNames: readonly (keyof ExpectedJob)[] = [
   ...(['payload', 'count', 'state', 'id', 'delay', 'runAt', 'startBefore', 'priority'] as const),
-  ...(['attempts', 'timeout', 'dedup', 'idempotencyKey', 'limitKey', 'headers'] as const),
+  ...(['attempts', 'timeout', 'dedup', 'idempotencyKey', 'limitKey', 'headers', 'labels'] as const),
 ]
 
 /** Asserts that such jobs are ready, held by a limit or scheduled. Returns them in the order in which they will run. */
@@ -92,7 +94,7 @@ export async function expectNothingEnqueued(holdfast: Holdfast, queue?: QueueRef
 }
 
 function matcherOf(expected: ExpectedJob): (job: JobInfo) => boolean {
-  const { payload, delay, runAt, startBefore, attempts, timeout, dedup, headers } = expected
+  const { payload, delay, runAt, startBefore, attempts, timeout, dedup, headers, labels } = expected
   const delayMs = delay === undefined ? undefined : toMs(delay, 'delay')
   const facts: DeepPartial<JobInfo> = {
     ...pick(expected, ['state', 'id', 'priority', 'idempotencyKey', 'limitKey']),
@@ -102,6 +104,7 @@ function matcherOf(expected: ExpectedJob): (job: JobInfo) => boolean {
     ...(timeout !== undefined && { timeoutMs: toMs(timeout, 'timeout') }),
     ...(dedup !== undefined && { dedupKey: dedup.key }),
     ...(headers !== undefined && { headers }),
+    ...(labels !== undefined && { labels }),
     ...(payload !== undefined && typeof payload !== 'function' && { payload }),
   }
   return (job) => {

@@ -3,6 +3,7 @@
 import { type ErrorCode, HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
+import type { Labels } from '../job/labels.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
 import type { Costs } from '../job/record.ts'
 import { encodeWake } from '../job/stored.ts'
@@ -25,6 +26,7 @@ export interface HandlerJobOptions {
   readonly priority?: number
   readonly timeout?: Duration
   readonly headers?: Readonly<Record<string, string>>
+  readonly labels?: Labels
   /** The data of `holdfast.wake(id, data)`. */
   readonly wake?: unknown
   /** The id of the batch that it is an item of. */
@@ -37,7 +39,7 @@ export interface HandlerJobOptions {
 export type AbortCode = Extract<ErrorCode, 'JOB_CANCELLED' | 'JOB_TIMEOUT' | 'LEASE_LOST' | 'CLOSED'>
 
 const optionNames: readonly (keyof HandlerJobOptions)[] = [
-  ...(['id', 'attempt', 'attempts', 'priority', 'timeout', 'headers'] as const),
+  ...(['id', 'attempt', 'attempts', 'priority', 'timeout', 'headers', 'labels'] as const),
   ...(['wake', 'batch', 'createdAt', 'startedAt'] as const),
 ]
 
@@ -121,6 +123,7 @@ function toClaimed(definition: AnyDefinition, payload: unknown, options: Handler
     startedAt: startedMs,
     expiresAt: startedMs + definition.leaseMs,
     headers: wake === undefined ? job.headers : encodeWake(job.headers, encodeJson(wake, wakeRule)),
+    labels: job.labels ?? null,
     batch: batch === undefined ? null : checkJobId(batch),
   }
 }

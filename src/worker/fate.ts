@@ -3,7 +3,7 @@
 
 import { defaults } from '../job/bounds.ts'
 import { encodeJson, kvRule } from '../job/codec.ts'
-import { checkInboxName, checkLabel, checkOptions } from '../job/names.ts'
+import { checkInboxName, checkOptions, checkOutcome } from '../job/names.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 
 const fates = new WeakSet<object>()
@@ -20,7 +20,7 @@ export interface Release {
   readonly reason: string
 }
 
-/** The job is done, with a label and perhaps a warning. */
+/** The job is done, with an outcome and perhaps a warning. */
 export interface Outcome<Result = unknown> {
   readonly fate: 'outcome'
   readonly outcome: string
@@ -62,13 +62,13 @@ export function snooze(delay: Duration): Snooze {
 }
 
 export function release(reason = 'released by its handler'): Release {
-  return made({ fate: 'release', reason: checkLabel(reason, 'reason') })
+  return made({ fate: 'release', reason: checkOutcome(reason, 'reason') })
 }
 
-export function outcome<Result>(label: string, result?: Result, options: OutcomeOptions = {}): Outcome<Result> {
+export function outcome<Result>(name: string, result?: Result, options: OutcomeOptions = {}): Outcome<Result> {
   checkOptions(options, 'outcome options', ['warning'])
-  const warning = options.warning === undefined ? null : checkLabel(options.warning, 'warning')
-  return made({ fate: 'outcome', outcome: checkLabel(label, 'outcome'), warning, result })
+  const warning = options.warning === undefined ? null : checkOutcome(options.warning, 'warning')
+  return made({ fate: 'outcome', outcome: checkOutcome(name, 'outcome'), warning, result })
 }
 
 export function offer(value: unknown, options: OfferOptions): Offer {

@@ -2,6 +2,7 @@
 
 import type { DeliveryFacts } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
+import { decodeLabels, type Labels } from '../job/labels.ts'
 import { checkNumber, checkText } from '../job/names.ts'
 import type { Costs } from '../job/record.ts'
 import { decodeExtras, type Extras } from '../job/stored.ts'
@@ -62,6 +63,7 @@ export class Job<Payload = unknown, Result = unknown> {
   readonly #context: JobContext
   #effects: StagedEffects | null = null
   #extras: Extras | null = null
+  #labels: Labels | null = null
   #costs: CostSum | null = null
 
   constructor(context: JobContext, payload: Payload) {
@@ -110,6 +112,12 @@ export class Job<Payload = unknown, Result = unknown> {
 
   get headers(): Readonly<Record<string, string>> {
     return this.#decoded().headers
+  }
+
+  /** The labels by which the job is found. */
+  get labels(): Labels {
+    this.#labels ??= decodeLabels(this.#context.claimed.labels)
+    return this.#labels
   }
 
   /** The data of the last `holdfast.wake(id, data)`; undefined if there was none, or a run that read them has snoozed since. */
@@ -164,10 +172,10 @@ export class Job<Payload = unknown, Result = unknown> {
     return release(reason)
   }
 
-  /** Return this if the job is done, with a label such as `saved` or `duplicate`. */
-  outcome(label: string, ...rest: OutcomeArguments<Result>): Outcome<Result> {
+  /** Return this if the job is done, with an outcome such as `saved` or `duplicate`. */
+  outcome(name: string, ...rest: OutcomeArguments<Result>): Outcome<Result> {
     const [result, options] = rest
-    return outcome(label, result, options)
+    return outcome(name, result, options)
   }
 
   /**

@@ -1,13 +1,15 @@
 // Emits how a run was settled, as an event.
 
 import type { Events, JobFacts, RunFacts } from '../events.ts'
+import { decodeLabels } from '../job/labels.ts'
 import type { JobError, JobState } from '../job/record.ts'
 import { releasedTooOften, type Settlement } from '../job/transition.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import { isFate } from './fate.ts'
 
-export function factsOf({ id, queue, attempt, maxAttempts }: ClaimedJob, worker: string): JobFacts {
-  return { id, queue, attempt, maxAttempts, worker }
+export function factsOf(job: ClaimedJob, worker: string): JobFacts {
+  const { id, queue, attempt, maxAttempts, labels } = job
+  return { id, queue, attempt, maxAttempts, worker, ...(labels !== null && { labels: decodeLabels(labels) }) }
 }
 
 export interface SettledEvent {
@@ -22,7 +24,7 @@ export interface SettledEvent {
 export function emitSettled(events: Events, { facts, settlement, returned, state, runAt }: SettledEvent): void {
   switch (state) {
     case 'done':
-      if (events.hasListener('job.done')) events.emit('job.done', { ...facts(), ...labelsOf(returned) })
+      if (events.hasListener('job.done')) events.emit('job.done', { ...facts(), ...annotationsOf(returned) })
       break
     case 'dead':
       events.emit('job.dead', { ...facts(), error: errorOf(settlement), ending: endingOf(settlement) })
@@ -49,7 +51,7 @@ function emitWaiting(
   else events.emit('job.released', { ...facts, reason: reasonOf(returned) })
 }
 
-function labelsOf(returned: unknown): { readonly outcome: string | null; readonly warning: string | null } {
+function annotationsOf(returned: unknown): { readonly outcome: string | null; readonly warning: string | null } {
   if (!isFate(returned) || returned.fate !== 'outcome') return { outcome: null, warning: null }
   const { outcome, warning } = returned
   return { outcome, warning }

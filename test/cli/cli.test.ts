@@ -84,6 +84,7 @@ test('wrong arguments are answered with one sentence and exit code 2, before any
     [['enqueue', 'welcome', '{userId: 1}'], /^holdfast: The payload is not JSON .*quote it for your shell.*\n$/],
     [['enqueue', 'welcome', '1', '--run-at', 'soon'], /^holdfast: --run-at must be a time such as .*\n$/],
     [['enqueue', 'welcome', '1', '--replace'], /^holdfast: --replace says how --dedup works.*\n$/],
+    [['enqueue', 'welcome', '1', '--label', 'x'], /^holdfast: --label is name=value; got "x"\.\n$/],
     [['enqueue', 'welcome', '1', '--header', 'x'], /^holdfast: --header is name=value; got "x"\.\n$/],
     [['requeue'], /^holdfast: Give a job id, or one of --queue, --error.*\n$/],
     [['requeue', unknownId, '--queue', 'x'], /^holdfast: Give either a job id or a filter.*\n$/],
@@ -232,6 +233,7 @@ test('enqueue accepts every option, and prints created or duplicate', async () =
     ...['enqueue', 'welcome', '{"userId":"u1"}', '--run-at', runAt, '--start-before', '2041-01-01T00:00:00Z'],
     ...['--priority', '2', '--attempts', '7', '--timeout', '90s', '--id', unknownId],
     ...['--dedup', 'u1', '--dedup-scope', '1h', '--idempotency-key', 'i1', '--header', 'trace=a=b', '--header', 'x=y'],
+    ...['--label', 'customer=c=1', '--label', 'region=eu'],
   )
   assert.deepEqual(created, { id: unknownId, status: 'created' })
   const job = await world.json('job', unknownId)
@@ -246,6 +248,9 @@ test('enqueue accepts every option, and prints created or duplicate', async () =
     job.headers,
   ]
   assert.deepEqual(shown, [...[{ userId: 'u1' }, 'scheduled', runAt, 2, 7, 90_000, 'u1'], { trace: 'a=b', x: 'y' }])
+
+  assert.deepEqual(job.labels, { customer: 'c=1', region: 'eu' })
+  assert.match((await world.holdfast('job', unknownId)).stdout, /^labels +customer=c=1, region=eu$/m)
 
   const again = await world.holdfast('enqueue', 'welcome', '{"userId":"u2"}', '--dedup', 'u1', '--replace')
   assert.match(again.stdout, new RegExp(`^replaced ${unknownId}`))

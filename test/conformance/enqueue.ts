@@ -14,7 +14,7 @@ export function enqueueTests(inWorld: InWorld): void {
         const payload = { to: 'ada', parts: [1, 'two', null, { deep: true }] }
         const answer = await holdfast.queue('mail').enqueue(payload, {
           ...{ id, startBefore, priority: 3, attempts: 7, timeout: '2m', idempotencyKey: 'i-1' },
-          ...{ headers: { trace: 'abc' }, dedup: { key: 'ada' } },
+          ...{ headers: { trace: 'abc' }, dedup: { key: 'ada' }, labels: { customer: 'ada' } },
         })
         assert.deepEqual(answer, { id, status: 'created' })
         const now = new Date(clock.now())
@@ -31,7 +31,7 @@ export function enqueueTests(inWorld: InWorld): void {
             cancelRequested: false,
           },
           ...{ finishedAt: null, progress: null, result: null, error: null, errorGroup: null, history: [] },
-          ...{ outcome: null, warning: null, costs: null, limitKey: null, batch: null },
+          ...{ outcome: null, warning: null, costs: null, limitKey: null, labels: { customer: 'ada' }, batch: null },
         })
       }),
     )

@@ -35,6 +35,7 @@ import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
 import { inboxTests } from './inbox.ts'
 import { kvTests } from './kv.ts'
+import { labelTests } from './labels.ts'
 import { leaseRenewTests } from './lease-renew.ts'
 import { limitLoadTests } from './limit-load.ts'
 import { limitTests } from './limits.ts'
@@ -94,7 +95,7 @@ export const topics: readonly Topic[] = [
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[closeWaitingTests, dataErrorTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
-  ...[definitionTests],
+  ...[definitionTests, labelTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
   ...[
     limitTests,

@@ -162,6 +162,18 @@ export const postgresDialect: Dialect = {
     ended: (schema, id) => `${schema}.ended where id = '${id}'`,
     changes: (schema) => `${schema}.change`,
   },
+  damagedLabels: [
+    `delete from $schema.label where hash = hashtextextended('customer=c1', 0)`,
+    `insert into $schema.label values (1, 1, '0190a5b0-0000-7000-8000-000000000001')`,
+  ],
+  wrongLabelRows: (schema) => `
+    select coalesce(l.seq, j.seq)::text as seq, l.seq is null as is_missing
+      from ${schema}.label l
+      full join (select o.seq, o.id, hashtextextended(e.name || '=' || e.value, 0) as hash
+                   from (select seq, id, labels from ${schema}.job union all select seq, id, labels from ${schema}.ended) o
+                  cross join lateral jsonb_each_text(o.labels) e(name, value)) j
+        on j.seq = l.seq and j.hash = l.hash and j.id = l.id
+     where l.seq is null or j.seq is null`,
 }
 
 export function postgresApplication(pool: Pool, schema: string): ApplicationSql {

@@ -120,6 +120,18 @@ export const sqliteDialect: Dialect = {
     ended: (_, id) => `holdfast_ended e join holdfast_job j on j.seq = e.seq where j.id = '${id}'`,
     changes: () => 'holdfast_change',
   },
+  damagedLabels: [
+    `delete from holdfast_label where name = 'customer' and value = 'c1'`,
+    `insert into holdfast_label values ('customer', 'c1', 1000000)`,
+  ],
+  wrongLabelRows: () => `
+    select seq, 0 as is_missing from holdfast_label l
+     where not exists (select 1 from holdfast_job j join holdfast_labelled t on t.seq = j.seq, json_each(t.labels) e
+                        where j.seq = l.seq and e.key = l.name and e.value = l.value)
+     union all
+    select t.seq, 1 from holdfast_labelled t, json_each(t.labels) e
+     where not exists (select 1 from holdfast_job j where j.seq = t.seq)
+        or not exists (select 1 from holdfast_label l where l.name = e.key and l.value = e.value and l.seq = t.seq)`,
 }
 
 /** How long the application waits for other writers. */

@@ -55,6 +55,10 @@ export interface Dialect {
     ended(schema: string, id: string): string
     changes(schema: string): string
   }
+  /** A query of label rows that no job has, and of labels of jobs that have no row. */
+  wrongLabelRows(schema: string): string
+  /** Statements that remove one row of each job with labels, and add one without a job. `$schema` is the store's schema. */
+  readonly damagedLabels: readonly [remove: string, orphan: string]
 }
 
 export interface FailingSql {
@@ -178,6 +182,7 @@ export function worldOf(underTest: StoreUnderTest): InWorld {
       const { clock, sql, overwrite } = inHand
       await show({ holdfast, clock, sql, overwrite, another, store }, t)
       await recount(await stillOpen(holdfast, another))
+      if (sql && underTest.dialect) await recountLabels(sql, underTest.dialect)
     } finally {
       await inHand.sql?.end()
       await Promise.all([...clients, ...stores].map((each) => each.close()))
@@ -233,6 +238,11 @@ async function recountDeadGroups(holdfast: Holdfast, jobs: readonly JobInfo[]): 
   }
   const sorted = (counts: Map<string, number>) => [...counts].sort(([a], [b]) => (a < b ? -1 : 1))
   assert.deepEqual(sorted(said), sorted(counted), 'the counts of error groups equal a recount')
+}
+
+/** Asserts that the rows by which jobs are found by their labels equal the labels of the stored jobs. */
+export async function recountLabels(sql: ApplicationSql, { wrongLabelRows }: Dialect): Promise<void> {
+  assert.deepEqual(await sql.query(wrongLabelRows(sql.schema)), [], 'label rows equal the labels of the jobs')
 }
 
 /** Asserts that the counts of every batch equal its counted items. Ended items may have been pruned, and still count. */

@@ -188,6 +188,7 @@ function movesOf(swarm: Swarm) {
     limitKey: swarm.isLimited
       ? mostly<string | null>(limitKeys[0], null, swarm.isRated ? limitKeys[0] : limitKeys[1])
       : fc.constant(null),
+    labels: rarely(6, fc.constantFrom('{"customer":"c1"}', '{"customer":"c2","region":"eu"}')),
   })
 
   const cost = rarely(3, fc.constantFrom<Costs>({ tokens: 3 }, { tokens: 0.5, usd: 2 }))

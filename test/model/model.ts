@@ -28,6 +28,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import { type BatchRecord, type BatchSettings, type Completion, completionJob } from '../../src/job/batch.ts'
 import { bounds, defaults } from '../../src/job/bounds.ts'
+import { decodeLabels, encodeLabels } from '../../src/job/labels.ts'
 import { isLowered } from '../../src/job/limits.ts'
 import type {
   Annotations,
@@ -348,6 +349,7 @@ export class Model {
     this.#wait(holder, dueAt, false, job.limitKey, priority)
     holder.delayMs = job.runAt === null ? dueAt - this.state.now : null
     Object.assign(holder, { payload, headers, timeoutMs, startBefore, attempts: 0, freeReleases: 0, started: false })
+    holder.labels = decodeLabels(job.labels ?? null)
     holder.maxAttempts = job.maxAttempts ?? settings.attempts
   }
 
@@ -367,6 +369,7 @@ export class Model {
         cancelRequested: false,
       },
       progress: null,
+      labels: decodeLabels(job.labels ?? null),
       ...{
         finishedAt: null,
         result: null,
@@ -889,7 +892,7 @@ export class Model {
       headers,
       payload,
     }
-    return { ...claimed, batch: job.batch }
+    return { ...claimed, labels: encodeLabels(job.labels), batch: job.batch }
   }
 
   /** The ready jobs of these queues (null: all, by name) in the order of a claim. */

@@ -41,7 +41,18 @@ function* simplerThan(steps: readonly Step[]): Generator<Step[]> {
   for (const [i, step] of steps.entries()) for (const simpler of variants(step)) yield steps.with(i, simpler as Step)
 }
 
-const mayBeNull = ['headers', 'timeoutMs', 'runIn', 'startIn', 'dedup', 'idempotencyKey', 'givenId', 'effects', 'ttlMs']
+const mayBeNull = [
+  'headers',
+  'labels',
+  'timeoutMs',
+  'runIn',
+  'startIn',
+  'dedup',
+  'idempotencyKey',
+  'givenId',
+  'effects',
+  'ttlMs',
+]
 
 /** Every copy of the value with one thing left out. */
 function* variants(value: unknown): Generator<unknown> {

@@ -46,6 +46,8 @@ export interface JobSpec {
   readonly idempotencyKey: string | null
   readonly givenId: string | null
   readonly limitKey: string | null
+  /** JSON text of labels. */
+  readonly labels?: string | null
 }
 
 export interface PutSpec {

@@ -42,6 +42,20 @@ function stderrOf(t: TestContext, act: (events: Events) => void): string[] {
   return lines
 }
 
+test('the facts of a line have the labels of its job, and no field for a job without any', () => {
+  const { events, written, logger } = setup()
+  const stop = logTo(events, logger)
+  const done = { outcome: null, warning: null }
+  events.emit('job.done', { ...run, ...done, labels: { customer: 'c1' } })
+  events.emit('job.done', { ...run, ...done })
+  stop()
+  assert.deepEqual(
+    written.map(([, , facts]) => facts['labels']),
+    [{ customer: 'c1' }, undefined],
+  )
+  assert.ok(!('labels' in (written[1]?.[2] ?? {})))
+})
+
 test('the first failed attempt of a queue is a warning with the error and the next attempt; later ones are not', (t) => {
   const runAt = new Date('2030-01-01T00:00:10Z')
   const retrying = {

@@ -92,6 +92,15 @@ test('a trace goes from the producer through the headers into the handler', asyn
   })
 })
 
+test('the span of a run has the labels of its job as attributes', async () => {
+  await using world = await setup()
+  await world.holdfast.queue('mail').enqueue(1, { labels: { customer: 'c1', region: 'eu' } })
+  const lease = await claimOne(world.holdfast, 'mail')
+  await runTraced(lease.job, async () => undefined)
+  const { attributes } = spanNamed('process mail')
+  assert.deepEqual([attributes['holdfast.label.customer'], attributes['holdfast.label.region']], ['c1', 'eu'])
+})
+
 test('jobs that are enqueued together have one send span and the same context', async () => {
   await using world = await setup()
   await within('request', () => world.holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }]))

@@ -1,12 +1,15 @@
 // `holdfast.enqueue(queue, payload, options)`: jobs from triggers and other languages, by plain SQL.
+
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test, { describe } from 'node:test'
+import { decodeLabels, isUnfit, resolveLabels } from '../../src/job/labels.ts'
 import { keyAt } from '../../src/job/limit-key.ts'
 import { open } from '../../src/open.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne, readJob, rejects } from '../conformance/expect.ts'
+import { postgresDialect } from '../conformance/sql-postgres.ts'
 import { type CallerTx, inWorld, setup, until, useDatabase, type World } from './world.ts'
 
 useDatabase()
@@ -115,6 +118,64 @@ describe('the stored definition', () => {
         const text = JSON.stringify({ a: [], customer: { id, b: 1 } })
         const [row] = await world.rows(`select holdfast.limit_key_at('customer.id', $1) as key`, [text])
         assert.equal(row?.['key'] ?? undefined, keyAt('customer.id', text), text)
+      }
+    }),
+  )
+
+  test(
+    'gives labels, unless the call states them; a value that cannot be a label is refused',
+    inWorld(async (world) => {
+      await world.holdfast.claim([defineQueue('mail', { labels: { customer: 'customer.id', n: 'n' } })])
+      const labels = async (payload: unknown, options = {}) =>
+        (await readJob(world.holdfast, (await enqueue(world, 'mail', payload, options)).id)).labels
+      assert.deepEqual(await labels({ customer: { id: 'ada' }, n: 7 }), { customer: 'ada', n: '7' })
+      const stated = { labels: { customer: 'eve', region: 'eu' } }
+      assert.deepEqual(await labels({ customer: { id: 'ada' }, n: 7 }, stated), { ...stated.labels, n: '7' })
+      assert.deepEqual(await labels(5), {})
+      assert.deepEqual(await labels(5, { labels: {} }), {})
+      assert.deepEqual(await labels(customer('x'.repeat(129)), stated), stated.labels)
+      const message = /^INVALID_LABEL: the label customer of queue mail is customer\.id of the payload/
+      await assert.rejects(enqueue(world, 'mail', customer('x'.repeat(129))), { code: 'HF110', message })
+      for (const bad of [5, 'a', [], { a: 1 }, { a: '' }, { '1': 'a' }, { a: 'x'.repeat(129) }])
+        await assert.rejects(enqueue(world, 'mail', 5, { labels: bad }), { code: 'HF106', message: /labels/ })
+      assert.deepEqual(await world.rows(postgresDialect.wrongLabelRows('holdfast')), [])
+    }),
+  )
+
+  test(
+    'SQL and the client find the same labels in a payload',
+    inWorld(async (world) => {
+      const rules = { customer: 'customer.id' }
+      const values = [
+        'ada',
+        7,
+        -7,
+        1e3,
+        0,
+        'é',
+        '\ud83d\ude00',
+        ' ',
+        '"',
+        1.5,
+        true,
+        null,
+        [],
+        {},
+        '',
+        2 ** 53,
+        'x'.repeat(128),
+      ]
+      for (const id of [...values, 'x'.repeat(129), 'é'.repeat(65), 'x'.repeat(9_999)]) {
+        const payload = JSON.stringify({ a: [], customer: { id, b: 1 } })
+        const expected = resolveLabels(rules, { payload })
+        const found = world.rows(`select holdfast.find_labels($1, 'mail', $2, null)::text as labels`, [rules, payload])
+        if (isUnfit(expected)) await assert.rejects(found, { code: 'HF110' }, payload)
+        else
+          assert.deepEqual(
+            decodeLabels(((await found)[0]?.['labels'] as string | null) ?? null),
+            decodeLabels(expected),
+            payload,
+          )
       }
     }),
   )

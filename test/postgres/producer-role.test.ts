@@ -24,7 +24,7 @@ const granted = [
   'enqueue(text,jsonb,jsonb)',
   'enqueue_in(jsonb,boolean,bigint)',
   'enqueue_one(uuid,uuid,integer,uuid,smallint,text,text,bigint,bigint,text,uuid)',
-  'enqueue_plain(uuid,uuid[],integer[],smallint[],text[],text[],bigint[],bigint[],bigint[],text[],integer[],uuid[],bigint,text,uuid[])',
+  'enqueue_plain(uuid,uuid[],integer[],smallint[],text[],text[],bigint[],bigint[],bigint[],text[],integer[],uuid[],bigint,text,uuid[],text[],integer[],text[])',
   'now_ms(bigint)',
   'open_lanes(text[],smallint[],bigint,bigint,uuid,boolean)',
   'outcomes(uuid[],bigint)',
@@ -196,10 +196,11 @@ describe('a producer', () => {
     const plain = (changed: Record<string, unknown>) => {
       const values = {
         ...{ ids: [uuid(), uuid()], lanes: [lane], attempts: [5], payloads: ['1', '2'], headers: null, timeouts: null },
-        ...{ delays: null, runAts: null, limitKeys: null, known: [lane], epochs: [epoch] },
+        ...{ delays: null, runAts: null, limitKeys: null, known: [lane], epochs: [epoch], labels: null },
         ...changed,
       }
-      const text = 'select holdfast.enqueue_plain(null, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, null)'
+      const text =
+        'select holdfast.enqueue_plain(null, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, null, null, null, $12)'
       return [text, Object.values(values)] as const
     }
     const job = (changed: Record<string, unknown>) => {
@@ -211,6 +212,19 @@ describe('a producer', () => {
       return ['select holdfast.enqueue_in($1, true, null)', [JSON.stringify([values])]] as const
     }
     const separator = '\u001e'
+    const nine = Object.fromEntries(Array.from({ length: 9 }, (_, n) => [`l${n}`, 'a']))
+    const badLabels = [
+      null,
+      1,
+      'a',
+      [],
+      { a: 1 },
+      { a: '' },
+      { a: 'x'.repeat(129) },
+      { '1': 'a' },
+      { 'a=b': 'a' },
+      nine,
+    ]
     const hostile = [
       ...[{ lane: lane + 1 }, { lane: 999_999 }, { lane: null }, { attempts: 0 }, { attempts: null }].map(one),
       ...[{ payload: `1${separator}2` }, { payload: 'no JSON' }, { payload: null }, { headers: '[]' }].map(one),
@@ -230,6 +244,13 @@ describe('a producer', () => {
         plain,
       ),
       ...[{ limitKeys: [`${queue}:${'x'.repeat(513)}`, null] }, { limitKeys: [`${queue}:k`] }].map(plain),
+      ...[{ labels: ['{}'] }, { labels: [null, 'no JSON'] }, { labels: [`{"a":"b"}${separator}`, null] }].map(plain),
+      ...badLabels.map((labels) => plain({ labels: [null, JSON.stringify(labels)] })),
+      ...badLabels.map((labels) => job({ labels })),
+      ...badLabels.map((labels) => named({ labels })),
+      ...[null, 1, [], { a: 1 }, { a: 'a[0]' }, { '1': 'a' }, { a: 'a'.repeat(256) }, nine].map(
+        (labels) => ['select holdfast.define_queue($1, $2, true)', ['q', definitionJson({ labels })]] as const,
+      ),
       ...[{ lane: lane + 1 }, { epoch: uuid() }, { epoch: 'x' }, { epoch: null }, { limitKey: 1 }].map(job),
       ...[{ epoch: uuid() }, { epoch: null }].map(one),
       ...[{ epochs: [uuid()] }, { epochs: null }, { lanes: [lane, lane], known: null }].map(plain),

@@ -107,7 +107,8 @@ ended (
   payload text not null,
   result text,
   error text,
-  error_group text collate "C"
+  error_group text collate "C",
+  labels jsonb
 ) partition by RANGE (retention_class, keep_until);
 ended_rest (
   seq bigint not null,
@@ -140,7 +141,8 @@ ended_rest (
   payload text not null,
   result text,
   error text,
-  error_group text collate "C"
+  error_group text collate "C",
+  labels jsonb
 );
 error_tally (
   no bigint not null generated always as identity,
@@ -204,7 +206,8 @@ job (
   limit_key text collate "C",
   line_ord bigint,
   headers text,
-  payload text not null
+  payload text not null,
+  labels jsonb
 ) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_insert_scale_factor=1;
 kv (
   key text collate "C" not null,
@@ -212,6 +215,11 @@ kv (
   version bigint not null,
   expires_at bigint
 );
+label (
+  hash bigint not null,
+  seq bigint not null,
+  id uuid not null
+) with autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_cost_delay=0;
 lane (
   no integer not null default nextval('holdfast.lane_no'::regclass),
   queue integer not null,
@@ -339,7 +347,8 @@ queue (
   key_max_running integer,
   key_max_starts integer,
   key_window_ms bigint,
-  lowering bigint
+  lowering bigint,
+  labels jsonb
 );
 tally (
   xid xid8 not null,
@@ -395,6 +404,7 @@ holdfast.flush flush_pkey PRIMARY KEY (id);
 holdfast.grantee grantee_pkey PRIMARY KEY (role);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
 holdfast.kv kv_pkey PRIMARY KEY (key);
+holdfast.label label_pkey PRIMARY KEY (hash, seq);
 holdfast.lane lane_once UNIQUE (queue, priority, batch);
 holdfast.lane lane_pkey PRIMARY KEY (no);
 holdfast.lane lane_queue_fkey FOREIGN KEY (queue) REFERENCES holdfast.queue(no);
@@ -462,6 +472,7 @@ CREATE UNIQUE INDEX grantee_pkey ON holdfast.grantee USING btree (role);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
 CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id) WITH (fillfactor='50');
 CREATE UNIQUE INDEX kv_pkey ON holdfast.kv USING btree (key);
+CREATE UNIQUE INDEX label_pkey ON holdfast.label USING btree (hash, seq);
 CREATE UNIQUE INDEX lane_cursor_pkey ON holdfast.lane_cursor USING btree (lane, no);
 CREATE UNIQUE INDEX lane_once ON holdfast.lane USING btree (queue, priority, batch);
 CREATE UNIQUE INDEX lane_pkey ON holdfast.lane USING btree (no);
@@ -475,9 +486,10 @@ CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
-function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_definition_epochs uuid[]) returns text plpgsql volatile
+function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_definition_epochs uuid[], p_labels text[], p_label_jobs integer[], p_label_pairs text[]) returns text plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function add_labels(p_id uuid, p_seq bigint, p_labels jsonb) returns void plpgsql volatile;
 function admission_room(p_no integer) returns bigint plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -505,6 +517,8 @@ function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function answer_of(p_flush uuid) returns text plpgsql stable security definer
   set search_path=pg_catalog, pg_temp;
+function are_label_rules(p_rules jsonb) returns boolean plpgsql immutable;
+function are_labels(p_labels jsonb) returns boolean plpgsql immutable;
 function await_admissions(p_queue text, OUT no integer, OUT lowering bigint) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function await_batch_claims(p_no integer, p_after integer) returns integer plpgsql volatile
@@ -541,19 +555,20 @@ function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_sn
   set search_path=pg_catalog, pg_temp;
 function check_definition(p_name text, p_definition jsonb, p_states_limits boolean) returns void plpgsql volatile;
 function check_job(p_job jsonb) returns void plpgsql volatile;
+function check_labels(p_labels text[]) returns void plpgsql volatile;
 function check_lanes(p_lanes integer[]) returns void plpgsql volatile;
 function check_limit(p_limit jsonb) returns void plpgsql volatile;
 function check_limit_keys(p_limit_keys text[]) returns void plpgsql volatile;
 function check_names(p_options jsonb, p_what text, p_names text[]) returns void plpgsql volatile;
 function check_one(p_flush uuid, p_id uuid, p_lane integer, p_max_attempts smallint, p_payload text, p_headers text, p_timeout_ms bigint) returns void plpgsql volatile;
 function check_places(p_names text[], p_priorities smallint[], p_batch uuid) returns void plpgsql volatile;
-function check_plain(p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[]) returns void plpgsql volatile;
+function check_plain(p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_labels text[]) returns void plpgsql volatile;
 function check_requests(p_requests jsonb) returns void plpgsql volatile;
 function check_texts(p_payloads text[], p_headers text[]) returns void plpgsql volatile;
 function checked_headers(p_headers jsonb) returns text plpgsql volatile;
 function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
 function checked_payload(p_payload jsonb) returns text plpgsql volatile;
-function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, is_plain boolean) plpgsql volatile
+function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
@@ -562,8 +577,8 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid) plpgsql volatile;
-function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_epoch uuid, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, is_plain boolean) plpgsql volatile
+function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text) plpgsql volatile;
+function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_epoch uuid, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
@@ -600,7 +615,13 @@ function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volat
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function drop_partition(p_now bigint) returns bigint plpgsql volatile security definer
+function drop_labels(p_seqs bigint[], p_labels jsonb[]) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function drop_partition(p_now bigint, p_forgotten jsonb) returns bigint plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile;
 function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(starts bigint, queues jsonb) plpgsql volatile
@@ -623,7 +644,7 @@ function enqueue_one(p_flush uuid, p_id uuid, p_lane integer, p_epoch uuid, p_ma
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_notification text, p_definition_epochs uuid[]) returns text plpgsql volatile security definer
+function enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_notification text, p_definition_epochs uuid[], p_labels text[], p_label_jobs integer[], p_label_pairs text[]) returns text plpgsql volatile security definer
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set enable_sort=off
@@ -645,6 +666,7 @@ function expired_leases(p_max integer, p_now bigint, p_from bigint, p_clock bigi
   set search_path=pg_catalog, pg_temp;
 function fill_in(p_job jsonb, p_no integer) returns jsonb plpgsql volatile;
 function find_key(p_queue holdfast.queue, p_payload text, OUT key text, OUT is_known boolean) returns record plpgsql volatile;
+function find_labels(p_rules jsonb, p_queue text, p_payload text, p_stated jsonb) returns jsonb plpgsql volatile;
 function find_leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.found_job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -671,6 +693,8 @@ function fold_errors() returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set jit=off
+  set search_path=pg_catalog, pg_temp;
+function forget_labels(p_class integer, p_bucket bigint, p_page bigint, p_now bigint, OUT jobs bigint, OUT seqs numeric, OUT next bigint) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void plpgsql volatile
   set enable_seqscan=off
@@ -704,6 +728,9 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function labelled_partition(p_now bigint, p_except text[], OUT class integer, OUT bucket bigint) returns record plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function labels_option(p_options jsonb) returns jsonb plpgsql volatile;
 function lane_beside(p_lane integer, p_priority integer, p_opens boolean) returns integer plpgsql volatile;
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
@@ -768,7 +795,7 @@ function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint)
 function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
-function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_fail_fast boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid, version integer, definition_epoch uuid, attempts smallint, default_priority smallint, key_path text, key_by_code boolean) plpgsql volatile security definer
+function open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint, p_retain_dead_ms bigint, p_batch uuid, p_fail_fast boolean) returns TABLE(name text, priority smallint, queue integer, lane integer, batch integer, epoch uuid, version integer, definition_epoch uuid, attempts smallint, default_priority smallint, key_path text, key_by_code boolean, labels text) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function outcomes(p_ids uuid[], p_bytes bigint) returns TABLE(id uuid, is_live boolean, state text, attempts smallint, result text, error text) plpgsql stable security definer
   set enable_seqscan=off
@@ -834,6 +861,7 @@ function queues_of(p_lanes integer[], OUT queues integer[], OUT epochs uuid[]) r
 function quoted_schema() returns text sql stable;
 function raise_outdated() returns void plpgsql volatile;
 function raise_sequences() returns void sql volatile;
+function raise_unfit_label(p_queue text, p_unfit jsonb) returns void plpgsql volatile;
 function read_batches(p_nos integer[]) returns TABLE(no integer, id uuid, name text, key text, concurrency integer, fail_share double precision, on_complete text, retain_ms bigint, created_at bigint, submitted bigint, round integer, is_closed boolean, is_cancelled boolean, paused_at bigint, paused_by text, paused_ms bigint, started_at bigint, finished_at bigint, retry_until bigint, reason text, waiting bigint, running bigint, done bigint, dead bigint, cancelled bigint, changes bigint, notes text) sql stable;
 function ready_by_limit_key(p_queue integer) returns TABLE(limit_key text, jobs bigint) plpgsql stable
   set enable_seqscan=off

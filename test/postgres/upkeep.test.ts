@@ -7,6 +7,7 @@ import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne, day, hour, minute } from '../conformance/expect.ts'
+import { postgresDialect } from '../conformance/sql-postgres.ts'
 import { type Server, startServer } from '../support/postgres.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
 import { assertRecount } from './exactness-recount.ts'
@@ -56,6 +57,77 @@ test('progress is removed once its job has no lease, and kept until then', async
 })
 
 describe('partitions of finished jobs', () => {
+  test('are dropped only after the label rows of their jobs, which are removed in steps; a late job waits for the next sweep', async () => {
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
+    const run = async (queue: string, jobs: number) => {
+      await holdfast
+        .queue(queue)
+        .enqueueMany(Array.from({ length: jobs }, (_, n) => ({ payload: n, labels: { n: `${n}`, queue } })))
+      for (const lease of await holdfast.claim([queue], { max: jobs })) await lease.done()
+    }
+    await work(holdfast, 'short', '1s', 0)
+    await work(holdfast, 'long', '30d', 0)
+    await holdfast.sweep()
+    await run('short', 20)
+    await run('long', 3)
+    const rows = async () => (await database.rows('select 1 from holdfast.label')).length
+    assert.equal(await rows(), 46)
+    const at = Date.now() + 2 * day
+    await dropAll(database, at)
+    assert.equal((await holdfast.stats('short')).done, 20, 'a partition with labels is not dropped before')
+    const [found] = await database.rows<{ class: number; bucket: string }>(
+      `select * from holdfast.labelled_partition($1, '{}')`,
+      [at],
+    )
+    assert.ok(found)
+    const forget = 'select jobs::int, seqs::text, next from holdfast.forget_labels($1, $2, $3, $4)'
+    assert.deepEqual(await database.rows(forget, [5, found.bucket, 0, at]), [{ jobs: null, seqs: null, next: null }])
+    assert.deepEqual(await database.rows(forget, [found.class, found.bucket, 0, 0]), [
+      { jobs: null, seqs: null, next: null },
+    ])
+    assert.equal(await rows(), 46, 'nothing is forgotten before its time')
+    const [step] = await database.rows<{ jobs: number; seqs: string; next: null }>(forget, [
+      found.class,
+      found.bucket,
+      0,
+      at,
+    ])
+    assert.deepEqual([step?.jobs, step?.next], [20, null])
+    assert.equal(await rows(), 6)
+    const name = `ended_${found.class}_${found.bucket}`
+    const drop = async (jobs: number) => {
+      const forgotten = JSON.stringify({ [name]: [jobs, Number(step?.seqs)] })
+      return (
+        await database.rows<{ n: number | null }>('select holdfast.drop_partition($1, $2)::int as n', [at, forgotten])
+      )[0]?.n
+    }
+    assert.equal(await drop(19), null, 'the steps did not see every job')
+    assert.equal(await drop(20), 20)
+    await assertRecount(database.pool)
+    assert.deepEqual(await database.rows(postgresDialect.wrongLabelRows('holdfast')), [])
+  })
+
+  test('with labels are dropped by a sweep', async () => {
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
+    await work(holdfast, 'short', '1s', 0)
+    await holdfast.sweep()
+    // A partition of the past, as if its jobs had ended two days ago.
+    await database.rows(makePartitions, [Date.now() - 2 * day])
+    await holdfast
+      .queue('short')
+      .enqueueMany(Array.from({ length: 7 }, (_, n) => ({ payload: n, labels: { n: `${n}` } })))
+    for (const lease of await holdfast.claim(['short'], { max: 7 })) await lease.done()
+    await database.rows(`update holdfast.ended set keep_until = keep_until - ${2 * day}`)
+    assert.equal((await database.rows(`select 1 from holdfast.ended_rest`)).length, 0)
+    await using other = await open(database.url) // the first sweep of a process includes the upkeep
+    await other.sweep()
+    assert.equal((await database.rows('select 1 from holdfast.ended')).length, 0)
+    assert.equal((await database.rows('select 1 from holdfast.label')).length, 0)
+    await assertRecount(database.pool)
+  })
+
   test('are created ahead of time for every retention in use, and finished jobs are stored in them', async () => {
     await using database = await setup(server)
     await using holdfast = await open(database.url)

@@ -99,9 +99,22 @@ CREATE TABLE holdfast_ended (
   result text,
   error text,
   annotations text -- JSON
-) strict;
+, error_group text) strict;
 
 CREATE INDEX holdfast_ended_by_age on holdfast_ended (retention_class, finished_at);
+
+CREATE INDEX holdfast_ended_by_group on holdfast_ended (error_group, retention_class, finished_at) where error_group is not null;
+
+CREATE TABLE holdfast_error_group ( -- dead jobs of a queue by the fingerprint of their errors
+  queue integer not null,
+  fingerprint text not null, -- empty: jobs that died before errors were grouped
+  name text,
+  code text,
+  message text not null,
+  dead integer not null,
+  last_died_at integer not null,
+  primary key (queue, fingerprint)
+) strict, without rowid;
 
 CREATE TABLE holdfast_held ( -- held jobs by key: one list for jobs of no batch, and one for the items of each batch
   queue integer not null,
@@ -174,6 +187,18 @@ CREATE TABLE holdfast_kv (
 
 CREATE INDEX holdfast_kv_expiry on holdfast_kv (expires_at) where expires_at is not null;
 
+CREATE TABLE holdfast_label ( -- the same labels, to find jobs by
+  name text not null,
+  value text not null,
+  seq integer not null,
+  primary key (name, value, seq)
+) strict, without rowid;
+
+CREATE TABLE holdfast_labelled ( -- jobs with labels
+  seq integer primary key,
+  labels text not null -- JSON
+) strict;
+
 CREATE TABLE holdfast_lane ( -- where items of batches may be ready
   batch integer not null,
   queue integer not null,
@@ -241,7 +266,7 @@ CREATE TABLE holdfast_queue (
   done integer not null default 0,
   dead integer not null default 0,
   cancelled integer not null default 0
-) strict;
+, labels text) strict;
 
 CREATE TABLE holdfast_ready ( -- one range for jobs of no batch, and one for those of each batch
   queue integer not null,

@@ -119,7 +119,7 @@ export class Claimer {
   #learn([job, ...others]: readonly ClaimedJob[], [row]: readonly Row[]): void {
     if (!job) return
     const isPlain =
-      others.length === 0 && row?.[14] === 't' && (this.#notSingleUntil.get(job.queue) ?? 0) < performance.now()
+      others.length === 0 && row?.[15] === 't' && (this.#notSingleUntil.get(job.queue) ?? 0) < performance.now()
     if (!isPlain) this.#singleJobLanes.delete(job.queue)
     else if (this.#singleJobLanes.size < singleJobLanesMax) this.#singleJobLanes.set(job.queue, laneNameOf(row))
   }
@@ -202,6 +202,7 @@ function toClaimed(row: Row, { token, lane, ids, texts: { headers, payloads } }:
   const [startedAt, expiresAt] = [Number(row[1]), Number(row[2])]
   const [xids, ords] = [column(row, 3), column(row, 4)]
   const [attempts, maxAttempts, createdAts] = [numbers(row, 6), numbers(row, 7), numbers(row, 8)]
+  const labels = row[14] == null ? null : row[14].split(separator)
   const timeouts = row[9] == null ? null : column(row, 9)
   const fences = toFences({ token, lane: no, xids, ords, ids })
   return ids.map((id, i) => ({
@@ -218,6 +219,7 @@ function toClaimed(row: Row, { token, lane, ids, texts: { headers, payloads } }:
     expiresAt,
     headers: headers?.[i] || null,
     payload: payloads[i] as string,
+    labels: labels?.[i] || null,
     batch: lane.batchId,
   }))
 }

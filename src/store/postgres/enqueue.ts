@@ -1,7 +1,7 @@
 // Enqueue. There are three ways, and each is one commit for the whole call:
 //
-// - one job that is ready at once, without a dedup, idempotency or limit key, of a known lane: `enqueue_one`, the cheapest
-//   statement;
+// - one job that is ready at once, without labels and without a dedup, idempotency or limit key, of a known lane:
+//   `enqueue_one`, the cheapest statement;
 // - jobs that nothing can refuse and that hold no dedup or idempotency key: one set of columns (`enqueue_plain`);
 // - all others: JSON (`holdfast.enqueue`). The server stores those that have only keys as a set, the others one after the other.
 //   Numbers are drawn in the order of the jobs, so they stay in order.
@@ -10,6 +10,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
 import { isHoldfastError, isRefused, type Refused, toError } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
+import { isUnfit, type Labels, type UnfitLabel } from '../../job/labels.ts'
 import type { NewJob } from '../../job/record.ts'
 import { encodeError } from '../../job/stored.ts'
 import {
@@ -20,6 +21,7 @@ import {
   Refusal,
   startsTooLate,
   undeliverable,
+  unfitLabel,
 } from '../refusals.ts'
 import type {
   EnqueueAnswer,
@@ -87,8 +89,8 @@ async function enqueueOpened(
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
   const only = onlyJobOf(requests)
   const lane = only && context.lanes.knownOf(only)
-  if (only && lane && context.lanes.limitKeyOf(only) === null)
-    return orRefuseValues(requests, async () => [[await enqueueOne(context, only, lane)]], nameOf)
+  const isSimple = only && context.lanes.limitKeyOf(only) === null && context.lanes.labelsOf(only) === null
+  if (lane && isSimple) return orRefuseValues(requests, async () => [[await enqueueOne(context, only, lane)]], nameOf)
   // A lane that another open transaction is about to open delays only the requests that need it.
   const areOpen = await context.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
   const withLanes = areOpen ? requests : requests.filter(({ jobs }) => context.lanes.knows(jobs))
@@ -103,7 +105,7 @@ async function enqueueWithLanes(
   requests: readonly EnqueueRequest[],
 ): Promise<readonly (EnqueueAnswer | undefined)[]> {
   if (requests.length === 0) return []
-  const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areKeysKnown(context.lanes, request.jobs)
+  const goesPlainly = (request: EnqueueRequest) => isPlain(request) && areFilledIn(context.lanes, request.jobs)
   if (requests.every(goesPlainly)) return enqueuePlain(context, requests)
   try {
     return await enqueueChecked(context, requests)
@@ -135,9 +137,9 @@ function nameOf({ jobs }: EnqueueRequest): string {
   return jobs.length === 1 ? `job ${first?.id} of queue ${first?.queue}` : `the enqueue of ${jobs.length} jobs`
 }
 
-/** The limit keys of these jobs can be found from the definitions that this process remembers. */
-export function areKeysKnown(lanes: Lanes, jobs: readonly NewJob[]): boolean {
-  return jobs.every((job) => lanes.limitKeyOf(job) !== undefined)
+/** The definitions that this process remembers say the limit keys of these jobs, and find no label that does not fit. */
+export function areFilledIn(lanes: Lanes, jobs: readonly NewJob[]): boolean {
+  return jobs.every((job) => lanes.limitKeyOf(job) !== undefined && !isUnfit(lanes.labelsOf(job)))
 }
 
 /** Nothing about these jobs has to be looked up, except their limit keys. */
@@ -176,7 +178,13 @@ async function enqueuePlain(context: StoreContext, requests: readonly EnqueueReq
   const columns = plainColumns(context.lanes, jobs)
   const call = {
     text: insertPlain,
-    values: [...columns, context.db.now, notices, definitionEpochsOf(context.lanes, jobs)],
+    values: [
+      ...columns,
+      context.db.now,
+      notices,
+      definitionEpochsOf(context.lanes, jobs),
+      ...labelColumns(context.lanes, jobs),
+    ],
   }
   const lists = await context.db.commitOnce(call, readLists, () => []) // if the answer was lost, the sweep admits them
   context.announce(ready, notices !== null)
@@ -184,7 +192,8 @@ async function enqueuePlain(context: StoreContext, requests: readonly EnqueueReq
   return requests.map((request) => request.jobs.map(created))
 }
 
-const insertPlain = 'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)'
+const insertPlain =
+  'select holdfast.enqueue_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)'
 
 function readLists([row]: readonly Row[]): readonly number[] {
   return row?.[0] == null ? [] : JSON.parse(row[0])
@@ -231,6 +240,26 @@ export function definitionEpochsOf(lanes: Lanes, jobs: readonly NewJob[], batch:
   return list(distinctLanes(lanes, jobs, batch).map(({ name }) => lanes.queue(name).epoch))
 }
 
+/** Labels as JSON text, for jobs whose labels fit, and the same as pairs, each with the index of its job. */
+export function labelColumns(lanes: Lanes, jobs: readonly NewJob[]): readonly Value[] {
+  const all = jobs.map((job) => fittingLabelsOf(lanes, job))
+  if (all.every((labels) => labels === null)) return [null, null, null]
+  const [indexes, pairs]: [number[], string[]] = [[], []]
+  all.forEach((labels, i) => {
+    for (const [name, value] of labels === null ? [] : Object.entries(JSON.parse(labels) as Labels)) {
+      indexes.push(i + 1)
+      pairs.push(`${name}=${value}`)
+    }
+  })
+  return [texts(all), list(indexes), texts(pairs)]
+}
+
+function fittingLabelsOf(lanes: Lanes, job: NewJob): string | null {
+  const labels = lanes.labelsOf(job)
+  if (isUnfit(labels)) throw new Refusal(unfitLabel(job.queue, labels))
+  return labels
+}
+
 /** Enqueues in a transaction that is under way: follow-ups of a settlement, items of a batch. */
 export async function addPlain(
   tx: PgTransaction,
@@ -239,7 +268,9 @@ export async function addPlain(
   batch: BatchId = null,
 ): Promise<readonly number[]> {
   if (jobs.length === 0) return []
-  const values = [null, ...plainColumns(lanes, jobs, batch), tx.now, null, definitionEpochsOf(lanes, jobs, batch)]
+  const columns = plainColumns(lanes, jobs, batch)
+  const epochs = definitionEpochsOf(lanes, jobs, batch)
+  const values = [null, ...columns, tx.now, null, epochs, ...labelColumns(lanes, jobs)]
   return readLists(await tx.query(insertPlain, values))
 }
 
@@ -365,9 +396,11 @@ function isMissing(answer: string): boolean {
 function openedOf(lanes: Lanes, job: NewJob): { readonly opened?: object } {
   const lane = lanes.knownOf(job)
   if (!lane) return {}
-  const { attempts, key } = lanes.queue(job.queue)
+  const { attempts, key, labels } = lanes.queue(job.queue)
   const rule = key === 'code' ? { keyByCode: true } : key && { keyPath: key.path }
-  return { opened: { queue: lane.queue, lane: lane.no, priority: lane.priority, attempts, ...rule } }
+  return {
+    opened: { queue: lane.queue, lane: lane.no, priority: lane.priority, attempts, ...rule, ...(labels && { labels }) },
+  }
 }
 
 /** If the caller's transaction sees a lower version, the definition of this process may be lost. */
@@ -409,10 +442,7 @@ export async function enqueueIn(
       ...definedAs(context.definitions, job),
       ...openedOf(context.lanes, job),
     }))
-    const result = await run(insertIn, [JSON.stringify(jobs), opens, context.db.now]).then(
-      undefined,
-      rethrowKeyRequired,
-    )
+    const result = await run(insertIn, [JSON.stringify(jobs), opens, context.db.now]).then(undefined, rethrowRefusal)
     const [row] = ('rows' in result ? result.rows : result) as readonly { readonly answer: string }[]
     return row?.answer ?? '[]'
   }
@@ -441,9 +471,10 @@ export async function enqueueIn(
   return enqueued
 }
 
-/** HF108: a definition that requires a limit key was committed while the enqueue was under way. */
-function rethrowKeyRequired(error: unknown): never {
+/** A definition that requires a limit key (HF108), or finds labels (HF110), was committed while the enqueue was under way. */
+function rethrowRefusal(error: unknown): never {
   const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }
+  if (code === 'HF110') throw toError(toUnfitLabel(String(detail)))
   if (code !== 'HF108') throw error
   const { queue, path } = JSON.parse(String(detail)) as { readonly queue: string; readonly path: string | null }
   throw toError(limitKeyRequired(queue, path))
@@ -478,21 +509,24 @@ function laneJson(lanes: Lanes, job: NewJob, batch: BatchId): Record<string, unk
   const { no, epoch } = lanes.of(job, batch)
   const { epoch: definitionEpoch, attempts } = lanes.queue(job.queue)
   const key = lanes.limitKeyOf(job)
+  const labels = lanes.labelsOf(job)
   return {
     ...jobJson(job),
     ...{ lane: no, epoch, definitionEpoch, maxAttempts: job.maxAttempts ?? attempts },
     ...(key === undefined ? { keyUnknown: true } : key !== null && { limitKey: key }),
+    ...(isUnfit(labels) ? { unfitLabel: labels } : labels !== null && { labels: JSON.parse(labels) }),
   }
 }
 
 /** With the name of the queue: the server finds the lane, and fills in what the job does not state. */
 function namedJson(job: NewJob): Record<string, unknown> {
-  const { priority, maxAttempts, limitKey } = job
+  const { priority, maxAttempts, limitKey, labels = null } = job
   return {
     ...jobJson(job),
     ...(priority !== null && { priority }),
     ...(maxAttempts !== null && { maxAttempts }),
     ...(limitKey === undefined ? { defaultKey: true } : limitKey !== null && { limitKey }),
+    ...(labels !== null && { labels: JSON.parse(labels) }),
   }
 }
 
@@ -548,9 +582,15 @@ function toAnswers(json: string): (readonly Added[] | Refused)[] {
 
 function toRefused({ refused, id, key, queue }: Extract<JsonAnswer, { refused: string }>): Refused {
   if (refused === 'HF108') return limitKeyRequired(queue, id || null)
+  if (refused === 'HF110') return toUnfitLabel(id)
   if (refused === 'HF109') {
     const { startBefore, runAt } = JSON.parse(id) as { readonly startBefore: number; readonly runAt: number }
     return startsTooLate(startBefore, runAt)
   }
   return refused === 'HF101' ? idempotencyMismatch({ key, id, queue }) : duplicateId(id)
+}
+
+function toUnfitLabel(detail: string): Refused {
+  const { queue, ...unfit } = JSON.parse(detail) as UnfitLabel & { readonly queue: string }
+  return unfitLabel(queue, unfit)
 }

@@ -24,6 +24,8 @@
 //   found again by the sweep.
 
 import { defaults } from '../../job/bounds.ts'
+import { decodeJson } from '../../job/codec.ts'
+import { areLabelRules, type LabelRules, resolveLabels, type UnfitLabel } from '../../job/labels.ts'
 import { type KeyRule, resolveKey } from '../../job/limit-key.ts'
 import type { NewJob } from '../../job/record.ts'
 import type { Row } from './connection/call.ts'
@@ -75,6 +77,8 @@ export interface KnownQueue {
   readonly attempts: number
   readonly priority: number
   readonly key: KeyRule
+  /** Labels that are found in the payload; null: none. */
+  readonly labels: LabelRules | null
 }
 
 /** Asks for lanes of no batch; see `withLanesNow`. */
@@ -107,6 +111,8 @@ export class Lanes {
   readonly #queues = new Map<string, KnownQueue>()
   /** Limit keys that were found, so that a payload is read once. */
   readonly #keys = new WeakMap<NewJob, { readonly of: KnownQueue; readonly key: string | null | undefined }>()
+  /** Labels that were found, likewise. */
+  readonly #labels = new WeakMap<NewJob, { readonly of: KnownQueue; readonly labels: string | null | UnfitLabel }>()
   /** Lanes of batches, the least recently used first. They are bounded: batches that other processes remove stay here. */
   readonly #ofBatches = new Set<Lane>()
 
@@ -342,6 +348,17 @@ export class Lanes {
     return key
   }
 
+  /** The labels of a job, from the definitions that are known: JSON text, or why they do not fit. Never throws. */
+  labelsOf(job: NewJob): string | null | UnfitLabel {
+    const of = this.#queues.get(job.queue)
+    if (!of || of.labels === null) return job.labels ?? null
+    const found = this.#labels.get(job)
+    if (found?.of === of) return found.labels
+    const labels = resolveLabels(of.labels, job)
+    this.#labels.set(job, { of, labels })
+    return labels
+  }
+
   /** The lane that a claim names; null: there is no such lane (any more). */
   async named({ no, epoch }: LaneName): Promise<Lane | null> {
     const known = () => {
@@ -375,9 +392,10 @@ export class Lanes {
     this.#ofBatches.delete(lane)
   }
 
-  #learn([name, , , , , , , epoch, attempts, priority, keyPath, keyByCode]: Row): void {
-    const key = keyByCode === 't' ? 'code' : keyPath == null ? null : { path: keyPath }
-    const known = { epoch: epoch as string, attempts: Number(attempts), priority: Number(priority), key } as const
+  #learn([name, , , , , , , epoch, attempts, priority, keyPath, keyByCode, labels]: Row): void {
+    const key: KeyRule = keyByCode === 't' ? 'code' : keyPath == null ? null : { path: keyPath }
+    const defaults = { attempts: Number(attempts), priority: Number(priority) }
+    const known = { epoch: epoch as string, ...defaults, key, labels: toLabelRules(labels ?? null) }
     this.#queues.set(name as string, known)
   }
 
@@ -403,6 +421,12 @@ export class Lanes {
     const [oldest] = this.#ofBatches.size > batchLanesMax ? this.#ofBatches : []
     if (oldest) this.#forget(laneKeyOf(oldest), oldest)
   }
+}
+
+/** Rules that cannot be decoded were damaged, and find nothing. */
+function toLabelRules(text: string | null): LabelRules | null {
+  const rules = text === null ? null : decodeJson(text)
+  return areLabelRules(rules) ? rules : null
 }
 
 /** By number, if the row of the batch is gone: a lane may outlive it for a moment. */

@@ -2,6 +2,7 @@
 // order in which they were enqueued, finished jobs newest first. A job is running if a lease lists its place.
 
 import { bounds } from '../../job/bounds.ts'
+import { decodeLabels } from '../../job/labels.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
@@ -22,7 +23,7 @@ const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.tim
        else 'running' end,
   null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at,
   p.value, p.message, p.at, j.limit_key, null::text,
-  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted), null::text`
+  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted), null::text, j.labels::text`
 
 /** The lease of the job: the newest one that lists its place. */
 const joinLease = `left join lateral (
@@ -45,7 +46,7 @@ const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.ti
   e.start_before, e.dedup_key, e.idempotency_key, e.payload, e.headers, e.cancel, e.past, e.state,
   e.finished_at, e.result, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
   null::float8, null::text, null::bigint, e.limit_key, e.annotations,
-  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted), e.error_group`
+  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted), e.error_group, e.labels::text`
 
 const fromLive = `from holdfast.job j
   join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}`
@@ -85,8 +86,21 @@ export async function liveOrEnded<T>(
 function toRecord(row: Row): JobRecord {
   const [id, queue, priority, attempts, maxAttempts, timeoutMs, createdAt, runAt, startBefore, dedupKey] = row
   const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
-  const [attempt, worker, startedAt, ending, expiresAt, value, message, at, keyRef, annotations, batch, errorGroup] =
-    row.slice(19)
+  const [
+    attempt,
+    worker,
+    startedAt,
+    ending,
+    expiresAt,
+    value,
+    message,
+    at,
+    keyRef,
+    annotations,
+    batch,
+    errorGroup,
+    labels,
+  ] = row.slice(19)
   const isRunning = state === 'running'
   const jobError = decodeError(error ?? null)
   const decoded = decodeAnnotations(annotations ?? null)
@@ -114,6 +128,7 @@ function toRecord(row: Row): JobRecord {
     annotations: decoded,
     errorGroup: errorGroup ?? null,
     limitKey: limitKeyIn(keyRef),
+    labels: decodeLabels(labels ?? null),
     batch: batch ?? null,
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
   }
@@ -170,10 +185,10 @@ function toJobsPage<M extends readonly (string | number)[]>({ entries, isCut }: 
   return { jobs: entries.map(({ record }) => record), next: isCut && last ? encodeCursor(last.mark) : null }
 }
 
-const recordWidth = 31
+const recordWidth = 32
 
-/** The columns of a record that may be long: payload, headers, cancel, past, result, error, annotations. */
-const longColumns = [12, 13, 14, 15, 18, 19, 29] as const
+/** The columns of a record that may be long: payload, headers, cancel, past, result, error, annotations, labels. */
+const longColumns = [12, 13, 14, 15, 18, 19, 29, 32] as const
 
 /**
  * The rows of a listing up to the first one that exceeds the bytes left in the page, each with its bytes. That row shows

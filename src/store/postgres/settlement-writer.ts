@@ -23,7 +23,7 @@ import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { CommitRefused, isDiskFull, isLockWaitEnded } from './connection/failures.ts'
-import { type AfterCommit, addChecked, addPlain, areKeysKnown, insertDead, isPlain } from './enqueue.ts'
+import { type AfterCommit, addChecked, addPlain, areFilledIn, insertDead, isPlain } from './enqueue.ts'
 import { deathJson } from './error-groups.ts'
 import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
@@ -198,7 +198,7 @@ export class SettlementWriter {
       await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
     }
     await this.#writeKv(settlements.flatMap(({ effects }) => effects))
-    const isKnown = (notice: NewJob) => areKeysKnown(this.#lanes, [notice])
+    const isKnown = (notice: NewJob) => areFilledIn(this.#lanes, [notice])
     const follow = settlements.flatMap((pending) => [
       ...(notices.get(pending)?.filter(isKnown) ?? []),
       ...pending.effects.flatMap((set) => set.enqueue),
@@ -301,7 +301,7 @@ export class SettlementWriter {
 
   /** Only puts, deletes, and follow-ups that nothing can refuse. */
   #cannotFail({ sql, enqueue }: EffectSet): boolean {
-    return sql.length === 0 && isPlain({ jobs: enqueue }) && areKeysKnown(this.#lanes, enqueue)
+    return sql.length === 0 && isPlain({ jobs: enqueue }) && areFilledIn(this.#lanes, enqueue)
   }
 
   wake(queue: string, count: number): void {

@@ -127,6 +127,8 @@ const everyPriority: Range = { batch: 0, from: 0, to: 9 }
 /** The statements over a range: ?1 is the queue, ?2 the batch, ?3 and ?4 the priorities, ?5 the time, ?6 the number of jobs. */
 interface List {
   readonly jobs: string
+  /** The same, while some jobs of the store have labels. */
+  readonly labelledJobs: string
   readonly lease: string
   readonly remove: string
 }
@@ -143,11 +145,12 @@ const exceptOverdue = listOf(
 function listOf(isTaken: string, remove: string): List {
   const chosen = `where r.queue = ?1 and r.batch = ?2 and r.priority between ?3 and ?4 and ${isTaken}
                   order by r.priority, r.ord limit +?6`
+  const columns = `r.priority, r.ord, r.seq, j.id, j.attempts, j.max_attempts, j.created_at, j.start_before, j.timeout_ms,
+                  j.dedup_key, j.dedup_scope, j.headers, j.payload, j.limit_key`
   const ready = 'holdfast_ready r join holdfast_job j on j.seq = r.seq'
   return {
-    jobs: `select r.priority, r.ord, r.seq, j.id, j.attempts, j.max_attempts, j.created_at, j.start_before, j.timeout_ms,
-                  j.dedup_key, j.dedup_scope, j.headers, j.payload, j.limit_key
-             from ${ready} ${chosen}`,
+    jobs: `select ${columns}, null from ${ready} ${chosen}`,
+    labelledJobs: `select ${columns}, (select labels from holdfast_labelled t where t.seq = r.seq) from ${ready} ${chosen}`,
     lease: `insert into holdfast_lease (seq, claim, attempt, lease_ms, expires_at)
             select r.seq, ?7, j.attempts + 1, ?8, ?9 from ${ready} ${chosen}`,
     remove,
@@ -171,6 +174,7 @@ type ReadyTuple = readonly [
   headers: string | null,
   payload: string,
   limit_key: string | null,
+  labels: string | null,
 ]
 
 /** Positions in a `ReadyTuple`. */
@@ -216,7 +220,8 @@ class ClaimSoFar {
 
   #read(queue: QueueRow, { batch, from, to }: Range, max: number): ReadyTuple[] {
     const rows: ReadyTuple[] = []
-    const each = this.#tx.db.eachTuple<ReadyTuple>(this.#list.jobs, queue.no, batch, from, to, this.#tx.now, max)
+    const select = this.#tx.hasLabels ? this.#list.labelledJobs : this.#list.jobs
+    const each = this.#tx.db.eachTuple<ReadyTuple>(select, queue.no, batch, from, to, this.#tx.now, max)
     for (const row of each) {
       rows.push(row)
       this.#bytes += row[column.payload].length + (row[column.headers]?.length ?? 0)
@@ -278,6 +283,8 @@ class ClaimSoFar {
       dedup_scope,
       headers,
       payload,
+      _limitKey,
+      labels,
     ] = row
     if (start_before !== null) forgetOverdue(this.#tx, { seq, start_before })
     if (dedup_scope === 'waiting') freeDedup(this.#tx, { seq, queue: queue.no, dedup_key })
@@ -295,6 +302,7 @@ class ClaimSoFar {
       expiresAt: this.#expiresAt,
       headers,
       payload,
+      labels,
       batch: this.#tx.batches.get(batch)?.id ?? null,
     }
   }

@@ -126,7 +126,7 @@ function write(
     `update holdfast_queue
         set version = ?, attempts = ?, priority = ?, key_path = ?, key_by_code = ?, retain_done_ms = ?, retain_dead_ms = ?,
             on_dead = ?, max_running = ?, max_starts = ?, starts_ms = ?, key_max_running = ?, key_max_starts = ?,
-            key_starts_ms = ?, key_review = ?, lowering = ?
+            key_starts_ms = ?, key_review = ?, lowering = ?, labels = ?
       where no = ?`,
     queue.version,
     queue.attempts,
@@ -144,17 +144,19 @@ function write(
     queue.key_starts_ms,
     queue.key_review,
     queue.lowering,
+    queue.labels,
     queue.no,
   )
 }
 
 function columnsOf(definition: StoredDefinition, { limit, keyLimit }: LimitPair) {
-  const { attempts, priority, retainDoneMs, retainDeadMs, onDead, key } = definition
+  const { attempts, priority, retainDoneMs, retainDeadMs, onDead, key, labels } = definition
   const [max_running, max_starts, starts_ms] = limitColumns(limit)
   const [key_max_running, key_max_starts, key_starts_ms] = limitColumns(keyLimit)
   return {
     ...{ attempts, priority, key_path: typeof key === 'object' ? (key?.path ?? null) : null },
     key_by_code: key === 'code' ? 1 : 0,
+    labels: labels === undefined ? null : JSON.stringify(labels),
     ...{ retain_done_ms: finite(retainDoneMs), retain_dead_ms: finite(retainDeadMs), on_dead: onDead },
     ...{ max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms },
   }

@@ -1,6 +1,7 @@
 // Enqueue. All jobs of a request are stored, or none. The check of a key and the write are in one transaction, and SQLite has one
 // writer. So if two producers race for a key, exactly one finds it free.
 
+import { isUnfit, resolveLabels } from '../../job/labels.ts'
 import { cannotStartInTime } from '../../job/latest-start.ts'
 import { resolveKey } from '../../job/limit-key.ts'
 import type { Dedup, NewJob } from '../../job/record.ts'
@@ -12,17 +13,19 @@ import {
   Refusal,
   startsTooLate,
   undeliverable,
+  unfitLabel,
 } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueuedFor, EnqueueRequest } from '../store.ts'
 import { end, findById, findBySeq, forgetOverdue, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
-import { keyRuleOf, type QueueRow } from './queue.ts'
+import { addLabels, replaceLabels } from './labels.ts'
+import { keyRuleOf, labelRulesOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function enqueue(tx: SqliteTransaction, request: EnqueueRequest): EnqueueAnswer {
-  const keyed = keyedQueues(tx, request.jobs)
+  const { keyed, labelled } = ruledQueues(tx, request.jobs)
   const jobs = keyed.size === 0 ? request.jobs : request.jobs.map((job) => withKey(tx, job, keyed))
   readKeysAhead(tx, jobs)
-  if (!jobs.some((job) => mayBeRefused(job, keyed))) return jobs.map((job) => enqueueJob(tx, job))
+  if (!jobs.some((job) => mayBeRefused(job, keyed, labelled))) return jobs.map((job) => enqueueJob(tx, job))
   return tx.attempt(() => enqueueEach(tx, jobs))
 }
 
@@ -37,18 +40,24 @@ export function enqueueEach(tx: SqliteTransaction, jobs: readonly NewJob[], { ba
   })
 }
 
-/**
- * Queues whose definition says how to find the limit key of jobs without an explicit one. A queue without a row has no
- * definition.
- */
-function keyedQueues(tx: SqliteTransaction, jobs: readonly NewJob[]): ReadonlySet<string> {
+interface RuledQueues {
+  /** Queues whose definition says how to find the limit key of jobs that do not state one. */
+  readonly keyed: ReadonlySet<string>
+  /** Queues whose definition finds labels. */
+  readonly labelled: ReadonlySet<string>
+}
+
+/** A queue without a row has no definition. */
+function ruledQueues(tx: SqliteTransaction, jobs: readonly NewJob[]): RuledQueues {
+  const [keyed, labelled] = [new Set<string>(), new Set<string>()]
   const names = new Set<string>()
-  for (const { queue, limitKey } of jobs) if (limitKey === undefined) names.add(queue)
+  for (const { queue } of jobs) names.add(queue)
   for (const name of names) {
     const queue = tx.findQueue(name)
-    if (!queue || keyRuleOf(queue) === null) names.delete(name)
+    if (queue && keyRuleOf(queue) !== null) keyed.add(name)
+    if (queue && queue.labels !== null) labelled.add(name)
   }
-  return names
+  return { keyed, labelled }
 }
 
 /** The job with the limit key that its queue's path finds. If the key cannot be found, the job is unchanged and refused later. */
@@ -72,10 +81,11 @@ function readKeysAhead(tx: SqliteTransaction, jobs: readonly NewJob[]): void {
 }
 
 /**
- * Only a chosen id, an idempotency key, a latest start or an unknown limit key can be refused. All other jobs need no savepoint.
+ * Only a chosen id, an idempotency key, a latest start, an unknown limit key or a label of the definition can be refused. All
+ * other jobs need no savepoint.
  */
-function mayBeRefused(job: NewJob, keyed: ReadonlySet<string>): boolean {
-  const isChecked = job.idGiven || job.idempotency !== null || job.startBefore !== null
+function mayBeRefused(job: NewJob, keyed: ReadonlySet<string>, labelled: ReadonlySet<string>): boolean {
+  const isChecked = job.idGiven || job.idempotency !== null || job.startBefore !== null || labelled.has(job.queue)
   return isChecked || (job.limitKey === undefined && keyed.has(job.queue))
 }
 
@@ -84,14 +94,21 @@ export function enqueueJob(tx: SqliteTransaction, job: NewJob, batch = 0): Enque
   const queue = tx.queue(job.queue)
   const limitKey = resolveKey(keyRuleOf(queue), job)
   if (limitKey === undefined) throw new Refusal(limitKeyRequired(queue.name, queue.key_path))
+  const labels = labelsFor(queue, job)
   const first = job.idempotency && findIdempotent(tx, queue, job.idempotency)
   if (first) return { id: first, status: 'duplicate' }
   if (cannotStartInTime(job, tx.now)) throw new Refusal(startsTooLate(job.startBefore as number, dueAt(tx, job)))
   const holder = job.dedup && findHolder(tx, queue, job.dedup)
-  if (holder) return answerDuplicate(tx, queue, job, { ...holder, limitKey })
+  if (holder) return answerDuplicate(tx, queue, job, { ...holder, limitKey, labels })
   if (job.idGiven && isLive(tx, job.id)) throw new Refusal(duplicateId(job.id))
-  insert(tx, queue, job, { batch, limitKey })
+  insert(tx, queue, job, { batch, limitKey, labels })
   return { id: job.id, status: 'created' }
+}
+
+function labelsFor(queue: QueueRow, job: NewJob): string | null {
+  const labels = resolveLabels(labelRulesOf(queue), job)
+  if (isUnfit(labels)) throw new Refusal(unfitLabel(queue.name, labels))
+  return labels
 }
 
 /** For jobs that must be stored. If the limit key cannot be found, the job is stored as dead and reported as undeliverable. */
@@ -109,6 +126,7 @@ function insertDead(tx: SqliteTransaction, queue: QueueRow, job: NewJob, enqueue
   const [seq, error] = [tx.nextNumber(), undeliverable(why)]
   const plainly = { ...job, startBefore: null, idempotency: null }
   tx.bare.run(insertJob, ...toRow(tx, queue, plainly, { seq, batch: 0, limitKey: '' }))
+  addLabels(tx, seq, labelsFor(queue, job))
   const keys = { dedup_key: dedup?.key ?? null, dedup_scope: dedup && scopeName(dedup), idempotency_key: null }
   const numbers = {
     priority: job.priority ?? queue.priority,
@@ -155,8 +173,9 @@ interface Holder {
 }
 
 interface Duplicated extends Holder {
-  /** Of the new job. */
+  /** Of the new job, as the labels are. */
   readonly limitKey: string | null
+  readonly labels: string | null
 }
 
 function findHolder(tx: SqliteTransaction, queue: QueueRow, { key }: Dedup): Holder | undefined {
@@ -186,7 +205,7 @@ function answerDuplicate(
   tx: SqliteTransaction,
   queue: QueueRow,
   job: NewJob,
-  { seq, id, limitKey }: Duplicated,
+  { seq, id, limitKey, labels }: Duplicated,
 ): Enqueued {
   if (!job.dedup?.replace) return { id, status: 'duplicate' }
   const holder = findBySeq(tx, seq)
@@ -210,6 +229,7 @@ function answerDuplicate(
     seq,
   )
   listOverdue(tx, job, seq)
+  replaceLabels(tx, seq, labels)
   return { id, status: 'replaced' }
 }
 
@@ -270,9 +290,10 @@ function toRow(tx: SqliteTransaction, queue: QueueRow, job: NewJob, place: Place
 interface Joined {
   readonly batch: number
   readonly limitKey: string | null
+  readonly labels: string | null
 }
 
-function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, limitKey }: Joined): void {
+function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, limitKey, labels }: Joined): void {
   if (limitKey !== null) tx.keys.admitIfFreed(queue, limitKey)
   const seq = tx.nextNumber()
   const runAt = dueAt(tx, job)
@@ -281,6 +302,7 @@ function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, li
   const isHeld = isReady && key !== null && !tx.keys.hasFreeSlot(queue, key, batch)
   const { dedup, idempotency } = job
   tx.bare.run(insertJob, ...toRow(tx, queue, job, { seq, batch, limitKey, isReady, isHeld, runAt }))
+  addLabels(tx, seq, labels)
   if (!isReady) {
     listScheduled(tx, queue, { seq, batch, runAt, delayMs: delayIn(job) })
     tx.recordChange(queue, 'scheduled', job.id)

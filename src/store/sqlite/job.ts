@@ -4,6 +4,7 @@
 import type { Annotations, Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
 import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
 import { countDeath } from './error-groups.ts'
+import { removeLabels } from './labels.ts'
 import type { KeyRow } from './limits/admit.ts'
 import type { QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
@@ -324,6 +325,7 @@ function countEnded(tx: SqliteTransaction, batch: number, state: EndState, annot
 
 export function removeJob(tx: SqliteTransaction, job: Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>): void {
   tx.db.run('delete from holdfast_job where seq = ?', job.seq)
+  removeLabels(tx, job.seq)
   if (job.idempotency_key !== null) {
     tx.db.run(
       'delete from holdfast_idempotency where queue = ? and key = ? and seq = ?',

@@ -1,5 +1,7 @@
 // A queue's row: its settings, and the counts of its jobs.
 
+import { decodeJson } from '../../job/codec.ts'
+import { areLabelRules, type LabelRules } from '../../job/labels.ts'
 import type { KeyRule } from '../../job/limit-key.ts'
 import type { Limit } from '../../job/record.ts'
 
@@ -27,6 +29,8 @@ export interface QueueRow {
   key_review: string | null
   /** How far the walk over ready jobs has come after the limit of keys was lowered (`limits/lower.ts`); null: there is none. */
   lowering: string | null
+  /** JSON: labels that are found in the payload; null: none. */
+  labels: string | null
   held: number
   scheduled: number
   ready: number
@@ -59,6 +63,7 @@ export type QueueTuple = readonly [
   key_starts_ms: Nullable,
   key_review: Text,
   lowering: Text,
+  labels: Text,
   held: number,
   scheduled: number,
   ready: number,
@@ -69,7 +74,7 @@ export type QueueTuple = readonly [
 ]
 
 export const selectQueue = `select no, name, paused_at, paused_by, retain_done_ms, retain_dead_ms, on_dead,
-    version, attempts, priority, key_path, key_by_code, max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review, lowering,
+    version, attempts, priority, key_path, key_by_code, max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review, lowering, labels,
     held, scheduled, ready, running, done, dead, cancelled from holdfast_queue`
 
 export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined {
@@ -95,6 +100,7 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     key_starts_ms,
     key_review,
     lowering,
+    labels,
     held,
     scheduled,
     ready,
@@ -124,6 +130,7 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     key_starts_ms,
     key_review,
     lowering,
+    labels,
     held,
     scheduled,
     ready,
@@ -133,6 +140,19 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     cancelled,
   }
 }
+
+/** The labels that its jobs get from their payloads; null: none. */
+export function labelRulesOf({ labels }: QueueRow): LabelRules | null {
+  if (labels === null) return null
+  if (lastRules.text !== labels) {
+    const rules = decodeJson(labels)
+    lastRules = { text: labels, rules: areLabelRules(rules) ? rules : null }
+  }
+  return lastRules.rules
+}
+
+/** Jobs of one queue come together, so its rules are decoded once. */
+let lastRules: { readonly text: string; readonly rules: LabelRules | null } = { text: '', rules: null }
 
 /** How the limit key of its jobs is found. */
 export function keyRuleOf({ key_path, key_by_code }: QueueRow): KeyRule {

@@ -2,6 +2,7 @@
 // they will run, running ones in the order in which they were enqueued, finished ones newest first.
 
 import { byteLength } from '../../job/codec.ts'
+import { decodeLabels } from '../../job/labels.ts'
 import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
@@ -34,6 +35,7 @@ interface RecordRow {
   readonly past: string | null
   readonly headers: string | null
   readonly payload: string
+  readonly labels: string | null
   readonly lease_attempt: number | null
   readonly lease_expires_at: number
   readonly lease_worker: string
@@ -96,13 +98,14 @@ function readRow(tx: SqliteTransaction, seq: number): RecordRow | undefined {
   return tx.db.get<RecordRow>(
     `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
             c.started_at as lease_started_at, l.progress, l.progress_message, l.progress_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
-            e.ending, e.finished_at, e.result, e.error, e.annotations, e.error_group, b.id as batch_id
+            e.ending, e.finished_at, e.result, e.error, e.annotations, e.error_group, b.id as batch_id, t.labels
        from holdfast_job j
        join holdfast_queue q on q.no = j.queue
        left join holdfast_lease l on l.seq = j.seq
        left join holdfast_claim c on c.no = l.claim
        left join holdfast_ended e on e.seq = j.seq
        left join holdfast_retention_class s on s.no = e.retention_class
+       left join holdfast_labelled t on t.seq = j.seq
        left join holdfast_batch b on b.no = j.batch and b.is_deleted = 0
       where j.seq = ?`,
     seq,
@@ -138,6 +141,7 @@ function toRecord(row: RecordRow): JobRecord {
     annotations: decodeAnnotations(row.annotations),
     errorGroup: row.error_group,
     limitKey: row.limit_key || null,
+    labels: decodeLabels(row.labels),
     batch: row.batch_id,
     history: historyOf(row),
   }
@@ -215,8 +219,8 @@ export function toJobsPage<Position extends readonly (string | number)[]>({
   }
 }
 
-function bytesOf({ payload, headers, cancel, past, result, error, annotations }: RecordRow): number {
-  const texts = [payload, headers, cancel, past, result, error, annotations]
+function bytesOf({ payload, headers, cancel, past, result, error, annotations, labels }: RecordRow): number {
+  const texts = [payload, headers, cancel, past, result, error, annotations, labels]
   return texts.reduce((sum, text) => sum + (text === null ? 0 : byteLength(text)), 0)
 }
 

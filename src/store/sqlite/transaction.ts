@@ -76,9 +76,11 @@ export class SqliteTransaction {
   #next: number | null = null
   #newReady: Range | null = null
   #newHeld: Range | null = null
+  #newLabels: Range | null = null
   readonly #admitted: number[] = []
   readonly #plainDone = new Map<number, PlainlyDone[]>()
   #isWatched: boolean | null = null
+  #hasLabels: boolean | null = null
   readonly #changes: ChangedJob[] = []
 
   constructor(db: Connection, now: number, sqlFault: SqlFault | null = null) {
@@ -94,6 +96,7 @@ export class SqliteTransaction {
     if (this.#newReady !== null) this.#writeNewReady(this.#newReady)
     if (this.#admitted.length > 0) this.#writeAdmitted()
     if (this.#plainDone.size > 0) this.#writePlainDone()
+    if (this.#newLabels !== null) this.#writeNewLabels(this.#newLabels)
     return this.heldDb
   }
 
@@ -112,6 +115,11 @@ export class SqliteTransaction {
   /** Lists a job that this transaction has inserted as held. Its place is its own number. */
   listNewHeld(seq: number): void {
     this.#newHeld = { from: this.#newHeld?.from ?? seq, to: seq }
+  }
+
+  /** Lists the labels of a job that this transaction has inserted. */
+  listNewLabels(seq: number): void {
+    this.#newLabels = { from: this.#newLabels?.from ?? seq, to: seq }
   }
 
   /** Lists an admitted job as ready, at the place in its row. */
@@ -186,6 +194,16 @@ export class SqliteTransaction {
   requestCancel(id: string): void {
     if (this.cancelsRequested.length === 0) this.db.run('update holdfast_meta set cancels = cancels + 1')
     this.cancelsRequested.push(id)
+  }
+
+  /** Whether any job may have labels. While none has, no transaction looks for them. */
+  get hasLabels(): boolean {
+    this.#hasLabels ??= this.bare.get('select 1 from holdfast_labelled limit 1') !== undefined
+    return this.#hasLabels
+  }
+
+  set hasLabels(hasLabels: true) {
+    this.#hasLabels = hasLabels
   }
 
   /** A number that was never used before in this database. */
@@ -267,6 +285,7 @@ export class SqliteTransaction {
       this.#retentionClasses.clear()
       this.#newReady = null
       this.#newHeld = null
+      this.#newLabels = null
       this.#admitted.length = 0
       this.#plainDone.clear()
       this.becameReady.clear()
@@ -340,6 +359,17 @@ export class SqliteTransaction {
     this.bare.run(
       `insert into holdfast_held (queue, key, batch, priority, ord, seq)
        select queue, limit_key, batch, priority, ord, seq from holdfast_job where seq between ? and ? and ord = seq and held = 1`,
+      from,
+      to,
+    )
+  }
+
+  /** The same for labels. (Lost: one by one, 8.6 against 4.1 µs a job with two labels.) */
+  #writeNewLabels({ from, to }: Range): void {
+    this.#newLabels = null
+    this.bare.run(
+      `insert into holdfast_label (name, value, seq)
+       select l.key, l.atom, t.seq from holdfast_labelled t, json_each(t.labels) l where t.seq between ? and ?`,
       from,
       to,
     )

@@ -180,6 +180,7 @@ const effectSet = shape({
       ...{ id: text, idGiven: flag, queue: text, payload: text, headers: nullable(text) },
       ...{ priority: nullable(number), maxAttempts: nullable(number), timeoutMs: nullable(number), delayMs: number },
       ...{ runAt: nullable(number), startBefore: nullable(number), dedup: nullable(isObject) },
+      labels: optional(nullable(text)),
       limitKey: optional(nullable(text)), // what is not stated is null or undefined: see NewJob
       idempotency: nullable(shape({ key: text, hash: text })),
     }),
@@ -194,7 +195,7 @@ const sentError = shape({
 const claimed = shape({
   ...{ id: text, queue: text, fence: text, attempt: finite, maxAttempts: finite, cameBack: flag, priority: finite },
   ...{ timeoutMs: nullable(number), createdAt: finite, startedAt: finite, expiresAt: finite },
-  ...{ headers: nullable(text), payload: text, batch: nullable(text) },
+  ...{ headers: nullable(text), payload: text, labels: nullable(text), batch: nullable(text) },
 })
 const costs = nullable(record(finite))
 

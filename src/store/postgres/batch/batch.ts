@@ -21,12 +21,13 @@ import {
   type AfterCommit,
   addChecked,
   addPlain,
-  areKeysKnown,
+  areFilledIn,
   comesReady,
   countReady,
   created,
   definitionEpochsOf,
   isPlain,
+  labelColumns,
   plainColumns,
   type StoreContext,
 } from '../enqueue.ts'
@@ -50,18 +51,20 @@ export async function addItems(context: StoreContext, request: ItemsRequest): Pr
   return (isPlain(request) && (await addAtOnce(context, request))) || addInTurn(context, request)
 }
 
-const insertItems = 'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)'
+const insertItems =
+  'select holdfast.add_items($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)'
 
 /** Adds the items in one call. Null: nothing was done, and `addInTurn` finds out why. */
 async function addAtOnce(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer | null> {
   const answer = await context.lanes.withLanes(async () => {
     await context.lanes.open(jobs, id)
     if (!context.lanes.knows(jobs, id)) return null // there is no such batch
-    if (!areKeysKnown(context.lanes, jobs)) return null
+    if (!areFilledIn(context.lanes, jobs)) return null
     const columns = [
       ...plainColumns(context.lanes, jobs, id),
       context.db.now,
       definitionEpochsOf(context.lanes, jobs, id),
+      ...labelColumns(context.lanes, jobs),
     ]
     const call = { text: insertItems, values: [id, at, ...columns] }
     const read = (json: string | null | undefined) => JSON.parse(json ?? 'null') as AddedAtOnce | null
@@ -120,7 +123,7 @@ interface Added extends AfterCommit {
 }
 
 async function addTo(tx: PgTransaction, { lanes }: StoreContext, id: string, jobs: readonly NewJob[]): Promise<Added> {
-  if (!isPlain({ jobs }) || !areKeysKnown(lanes, jobs)) return addChecked(tx, lanes, jobs, id)
+  if (!isPlain({ jobs }) || !areFilledIn(lanes, jobs)) return addChecked(tx, lanes, jobs, id)
   const lists = await addPlain(tx, lanes, jobs, id)
   return { enqueued: jobs.map(created), lists }
 }

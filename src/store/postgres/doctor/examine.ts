@@ -7,6 +7,7 @@ import type { Database } from '../connection/database.ts'
 import { schemaDrift } from './drift.ts'
 import { errorGroups } from './error-groups.ts'
 import { astrayJobs, counts, unsweptJobs } from './jobs.ts'
+import { labels } from './labels.ts'
 import { jobsWithoutLane } from './laneless.ts'
 import { notifications } from './notifications.ts'
 import { publications } from './publications.ts'
@@ -45,6 +46,7 @@ const checks: Readonly<Record<string, Check<Examination>>> = {
   'jobs-without-lane': jobsWithoutLane,
   counts,
   'error-groups': errorGroups,
+  labels,
   notifications,
 }
 

@@ -19,6 +19,7 @@ import { progress } from './migrations/0002-progress.ts'
 import { watch } from './migrations/0003-watch.ts'
 import { roles } from './migrations/0004-roles.ts'
 import { errorGroups } from './migrations/0005-error-groups.ts'
+import { labels } from './migrations/0006-labels.ts'
 import { ownObjects } from './own-objects.ts'
 import { grantScript, type RoleUses, renewedGrants } from './roles.ts'
 import type { Schema } from './schema.ts'
@@ -35,6 +36,7 @@ export const steps: readonly Step[] = [
   { sql: watch },
   { sql: roles, minClient: 4 },
   { sql: errorGroups, minClient: 5 },
+  { sql: labels, minClient: 6 }, // older clients would enqueue jobs without the labels of their queue's definition
 ]
 
 export interface Release {

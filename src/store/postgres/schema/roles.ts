@@ -39,7 +39,7 @@ const enqueueFunctions = [
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]
 const producerFunctions = [...enqueueFunctions, 'now_ms']
-const upkeepFunctions = ['make_partitions', 'drop_partition']
+const upkeepFunctions = ['make_partitions', 'drop_partition', 'labelled_partition', 'forget_labels']
 const readerFunctions = [
   ...['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'retention_class', 'retention_width'],
   ...['list_ended', 'newest_ended', 'read_batches', 'batch_counts', 'low_batch', 'low_annotation'],

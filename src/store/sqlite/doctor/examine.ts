@@ -6,6 +6,7 @@ import type { SqliteTransaction } from '../transaction.ts'
 import { clockSetBack } from './clock.ts'
 import { groupsMiscounted, recountGroups } from './error-groups.ts'
 import { astray, miscounted, putBack, recount, unswept } from './jobs.ts'
+import { labels, relist } from './labels.ts'
 import { batchesMiscounted, heldBack, recountBatches, recountKeys } from './limits.ts'
 
 /** Reads only. */
@@ -20,6 +21,7 @@ export function examine(tx: SqliteTransaction, request: ExamineRequest): readonl
     ...groupsMiscounted(tx, request),
     ...heldBack(tx, request),
     ...batchesMiscounted(tx),
+    ...labels(tx, request),
   ]
 }
 
@@ -44,5 +46,12 @@ function integrity(tx: SqliteTransaction, { full }: ExamineRequest): Finding[] {
 
 /** Repairs what it can. The counts come last, so they include the changes of the other repairs. */
 export function repair(tx: SqliteTransaction): readonly Finding[] {
-  return [...putBack(tx), ...recountKeys(tx), ...recountBatches(tx), ...recountGroups(tx), ...recount(tx)]
+  return [
+    ...putBack(tx),
+    ...recountKeys(tx),
+    ...recountBatches(tx),
+    ...recountGroups(tx),
+    ...relist(tx),
+    ...recount(tx),
+  ]
 }

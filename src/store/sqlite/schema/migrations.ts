@@ -339,6 +339,25 @@ export const steps: readonly Step[] = [
   `,
     minClient: 4,
   },
+  {
+    // A table of its own, and no column of holdfast_job: SQLite would read all of that table to add one.
+    sql: `
+  alter table holdfast_queue add column labels text; -- JSON: names of labels, each with the path of the payload that has its value
+
+  create table holdfast_labelled ( -- jobs with labels
+    seq integer primary key,
+    labels text not null -- JSON
+  ) strict;
+
+  create table holdfast_label ( -- the same labels, to find jobs by
+    name text not null,
+    value text not null,
+    seq integer not null,
+    primary key (name, value, seq)
+  ) strict, without rowid;
+  `,
+    minClient: 5,
+  },
 ]
 
 /**

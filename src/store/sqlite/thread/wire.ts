@@ -85,6 +85,8 @@ const jobColumn = {
   dedup: 11,
   idempotency: 12,
   limitKey: 13,
+  labels: 14,
+  madeByStore: 15,
 } as const satisfies Record<keyof NewJob, number>
 
 const jobKeys = Object.keys(jobColumn) as (keyof NewJob)[]
@@ -131,6 +133,8 @@ function toNewJob(at: (column: number) => never): NewJob {
     dedup: at(jobColumn.dedup),
     idempotency: at(jobColumn.idempotency),
     limitKey: at(jobColumn.limitKey),
+    labels: at(jobColumn.labels),
+    madeByStore: at(jobColumn.madeByStore),
   }
 }
 
@@ -175,6 +179,7 @@ const claimedColumn = {
   payload: 11,
   cameBack: 12,
   batch: 13,
+  labels: 14,
 } as const satisfies Record<keyof ClaimedJob, number>
 
 const claimedKeys = Object.keys(claimedColumn) as (keyof ClaimedJob)[]
@@ -195,6 +200,7 @@ function unpackClaimed(columns: Columns): ClaimedJob[] {
     payload: at(claimedColumn.payload),
     cameBack: at(claimedColumn.cameBack),
     batch: at(claimedColumn.batch),
+    labels: at(claimedColumn.labels),
   }))
 }
 

@@ -9,6 +9,8 @@
 // SLOTS. Both insert an event for each limit key whose slots are freed (`admit.ts`), in the same transaction. A job that is
 // held again gives its slot back, and its event has its new position.
 
+import { labelHash } from '../hash.ts'
+
 export const applyVerdict = `
 -- The jobs under these leases, locked until the transaction ends.
 create function holdfast.leased(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
@@ -197,11 +199,12 @@ begin
   kept as (
     insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
       attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
-      idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, error, error_group)
+      idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, error, error_group,
+      labels)
     select k.seq, p_now, holdfast.keep_until(k.retain_ms, p_now), holdfast.retention_class(k.retain_ms), k.run_at,
            k.created_at, k.id, k.queue, k.priority, k.state, k.had, k.max_attempts, k.attempt, k.started_at, k.worker,
            k.ending, k.timeout_ms, k.start_before, k.dedup_key, k.dedup_scope, k.idempotency_key, nullif(k.batch, 0),
-           k.cancel, k.past, k.limit_key, k.annotations, k.headers, k.payload, k.result, k.error, k.error_group
+           k.cancel, k.past, k.limit_key, k.annotations, k.headers, k.payload, k.result, k.error, k.error_group, k.labels
       from known k
      where k.retain_ms is distinct from 0
   ),
@@ -220,6 +223,14 @@ begin
          select e.ctid as spot from holdfast.idempotency e
           where e.queue = k.queue and e.key = k.idempotency_key and e.seq = k.seq offset 0) s
         where k.idempotency_key is not null and k.retain_ms = 0))
+  ),
+  unlabelled as (
+    delete from holdfast.label d
+     where d.ctid = any (array(
+       select s.spot from known k cross join lateral jsonb_each_text(k.labels) l(name, value) cross join lateral (
+         select e.ctid as spot from holdfast.label e
+          where e.hash = ${labelHash('l.name', 'l.value')} and e.seq = k.seq offset 0) s
+        where k.labels is not null and k.retain_ms = 0))
   ),
   late as (
     delete from holdfast.overdue o

@@ -57,7 +57,8 @@ end $holdfast$;
 -- would be read.)
 create function holdfast.add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[],
-  p_known int[], p_epochs uuid[], p_now bigint, p_definition_epochs uuid[] default null)
+  p_known int[], p_epochs uuid[], p_now bigint, p_definition_epochs uuid[] default null, p_labels text[] default null,
+  p_label_jobs int[] default null, p_label_pairs text[] default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan as $holdfast$
 declare
   v_batch record;
@@ -74,7 +75,8 @@ begin
   end if;
   v_now := holdfast.now_ms(p_now);
   v_lists := holdfast.enqueue_plain(null, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats,
-    p_limit_keys, p_known, p_epochs, v_now, null, p_definition_epochs);
+    p_limit_keys, p_known, p_epochs, v_now, null, p_definition_epochs, p_labels,
+    p_label_jobs, p_label_pairs);
   v_batch.submitted := v_batch.submitted + case when p_at is null then 0 else cardinality(p_ids) end;
   perform holdfast.end_items(v_batch.no, v_batch.submitted, cardinality(p_ids));
   v_answer := jsonb_build_object('submitted', v_batch.submitted, 'lists', v_lists::jsonb)::text;

@@ -84,6 +84,22 @@ begin
   end if;
 end $holdfast$;
 
+-- Labels as JSON text; null: none.
+create function holdfast.check_labels(p_labels text[]) returns void language plpgsql as $holdfast$
+declare
+  v_is_valid boolean;
+begin
+  begin
+    v_is_valid := not exists (select from unnest(p_labels) u(labels) where u.labels is not null and not holdfast.are_labels(u.labels::jsonb));
+  exception when others then -- the server's own sentence would show a part of them
+    v_is_valid := false;
+  end;
+  if not v_is_valid then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: labels is an object of at most 8 texts of 1 to 128 bytes; a name is 1 to 64 '
+      'characters of A-Z a-z 0-9 . _ - and begins with a letter or _.');
+  end if;
+end $holdfast$;
+
 create function holdfast.check_one(p_flush uuid, p_id uuid, p_lane int, p_max_attempts smallint, p_payload text, p_headers text,
   p_timeout_ms bigint) returns void language plpgsql as $holdfast$
 begin
@@ -96,7 +112,7 @@ begin
 end $holdfast$;
 
 create function holdfast.check_plain(p_ids uuid[], p_lanes int[], p_max_attempts smallint[], p_payloads text[],
-  p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[]) returns void
+  p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_labels text[]) returns void
 language plpgsql as $holdfast$
 declare
   v_all int[] := array[cardinality(p_ids)];
@@ -107,7 +123,8 @@ begin
      or (p_timeouts is not null and not holdfast.has_length(p_timeouts, v_all))
      or (p_delays is not null and not holdfast.has_length(p_delays, v_all))
      or (p_run_ats is not null and not holdfast.has_length(p_run_ats, v_all))
-     or (p_limit_keys is not null and not holdfast.has_length(p_limit_keys, v_all)) then
+     or (p_limit_keys is not null and not holdfast.has_length(p_limit_keys, v_all))
+     or (p_labels is not null and not holdfast.has_length(p_labels, v_all)) then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: each array has one element for each job; lanes and attempts may have one '
       'for all.');
   end if;
@@ -118,6 +135,7 @@ begin
     perform holdfast.refuse('HF106', 'INVALID_OPTION: an argument is missing, or out of its bounds.');
   end if;
   perform holdfast.check_texts(p_payloads, p_headers);
+  perform holdfast.check_labels(p_labels);
   perform holdfast.check_lanes(p_lanes);
   if exists (select from unnest(p_limit_keys, p_lanes) u(limit_key, lane)
                join holdfast.lane l on l.no = coalesce(u.lane, p_lanes[1])
@@ -179,6 +197,9 @@ begin
       'headers as text.');
   end if;
   perform holdfast.check_texts(array[p_job ->> 'payload'], array[p_job ->> 'headers']);
+  if p_job ? 'labels' then
+    perform holdfast.check_labels(array[(p_job -> 'labels')::text]);
+  end if;
   if v_lane is not null then
     perform holdfast.check_lanes(array[v_lane]);
   end if;

@@ -111,7 +111,7 @@ begin
          definition_epoch = gen_random_uuid(), attempts = (v_after ->> 'attempts')::smallint,
          priority = (v_after ->> 'priority')::smallint, key_path = v_after #>> '{key,path}',
          key_by_code = coalesce(v_after ->> 'key' = 'code', false), retain_done_ms = (v_after ->> 'retainDoneMs')::bigint,
-         retain_dead_ms = (v_after ->> 'retainDeadMs')::bigint, on_dead = v_after ->> 'onDead'
+         retain_dead_ms = (v_after ->> 'retainDeadMs')::bigint, on_dead = v_after ->> 'onDead', labels = v_after -> 'labels'
    where q.no = v_old.no;
   perform holdfast.set_limits(v_old.no);
   return query select v_old.version, v_old.version + 1, v_old.definition, v_after;
@@ -134,7 +134,11 @@ begin
      or jsonb_typeof(p_definition -> 'onDead') not in ('null', 'string') then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: a definition says everything that there is to say of a queue.');
   end if;
-  perform holdfast.check_names(p_definition, 'definition', v_names),
+  if p_definition ? 'labels' and not holdfast.are_label_rules(p_definition -> 'labels') then
+    perform holdfast.refuse('HF106', 'INVALID_OPTION: labels is an object of at most 8 paths into the payload; a name is 1 to 64 '
+      'characters of A-Z a-z 0-9 . _ - and begins with a letter or _.');
+  end if;
+  perform holdfast.check_names(p_definition, 'definition', v_names || 'labels'::text),
           holdfast.check_names(v_backoff, 'backoff', '{baseMs,factor,maxMs,jitter}'),
           holdfast.plain_number_option(p_definition, 'attempts', 1, 10000), holdfast.plain_number_option(p_definition, 'priority', 0, 9),
           holdfast.plain_number_option(p_definition, 'leaseMs', 1, 604800000),

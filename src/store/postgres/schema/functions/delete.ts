@@ -35,6 +35,7 @@ declare
   v_seqs bigint[];
   v_dedup_keys text[];
   v_idempotency_keys text[];
+  v_labels jsonb[];
 begin
   with gone as (
     delete from holdfast.job j where j.id = any (p_ids) returning j.*
@@ -71,9 +72,10 @@ begin
     select pg_current_xact_id(), p_now, k.queue, 'deleted', count(*), array_agg(k.id)
       from known k where holdfast.is_watched(p_now) group by k.queue
   )
-  select count(*), array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key)
-    into v_deleted, v_queues, v_seqs, v_dedup_keys, v_idempotency_keys from known k;
+  select count(*), array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key), array_agg(k.labels)
+    into v_deleted, v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels from known k;
   perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
+  perform holdfast.drop_labels(v_seqs, v_labels);
   return v_deleted;
 end $holdfast$;
 
@@ -84,10 +86,12 @@ declare
   v_deleted bigint;
   v_batches int[];
   v_annotations text[];
+  v_seqs bigint[];
+  v_labels jsonb[];
 begin
   with gone as (
     delete from holdfast.ended e where e.id = p_id
-    returning e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group
+    returning e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group, e.labels
   ),
   deaths as (${uncountDeaths('gone')}
   ),
@@ -115,7 +119,9 @@ begin
     select pg_current_xact_id(), p_now, g.queue, 'deleted', 1, array[p_id]
       from gone g where holdfast.is_watched(p_now) group by g.queue
   )
-  select count(*), array_agg(g.batch), array_agg(g.annotations) into v_deleted, v_batches, v_annotations from gone g;
+  select count(*), array_agg(g.batch), array_agg(g.annotations), array_agg(g.seq), array_agg(g.labels)
+    into v_deleted, v_batches, v_annotations, v_seqs, v_labels from gone g;
+  perform holdfast.drop_labels(v_seqs, v_labels);
   perform holdfast.count_annotations(v_batches, v_annotations, -1);
   return v_deleted;
 end $holdfast$;

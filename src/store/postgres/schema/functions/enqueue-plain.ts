@@ -11,6 +11,7 @@
 //      takes it.
 
 import { hashOf } from '../hash.ts'
+import { insertLabels } from './labels.ts'
 
 /** Columns that say whether a job is due, and whether it has a limit key. */
 const timed = 'p_lanes, p_delays, p_run_ats, p_limit_keys'
@@ -21,13 +22,41 @@ const due = 'coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) <= v_now'
 
 const isDue = `${due} as is_due`
 
+/** Jobs that are all ready. Only where some have labels, numbers are drawn before, and that column is written. */
+function insertReady({ labels = false }): string {
+  const [column, value] = labels ? [', labels', ', u.labels::jsonb'] : ['', '']
+  return `insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload${column})
+    select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, coalesce(u.lane, p_lanes[1]),
+           coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.headers, u.payload${value}
+      from ${
+        labels
+          ? `unnest(v_numbers, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_labels)
+                     u(number, id, lane, max_attempts, payload, headers, timeout_ms, labels)`
+          : `(select nextval('holdfast.number') as number, j.*
+              from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts)
+                     j(id, lane, max_attempts, payload, headers, timeout_ms)) u`
+      }`
+}
+
+/**
+ * Label rows. A trusted client sends them as pairs (name=value), each with the index of its job: 13 against 17 µs a job with two
+ * labels. What another client sends is read from the labels themselves, which were checked.
+ */
+const insertRows = `if p_label_pairs is not null and holdfast.is_trusted() then
+      insert into holdfast.label (hash, seq, id)
+      select ${hashOf('u.pair')}, v_numbers[u.job], p_ids[u.job] from unnest(p_label_jobs, p_label_pairs) u(job, pair);
+    else
+      ${insertLabels('(select u.seq, u.id, u.labels::jsonb as labels from unnest(v_numbers, p_ids, p_labels) u(seq, id, labels))')};
+    end if;`
+
 export const enqueuePlain = `
 -- Lanes and attempts are one for all, or one for each. \`p_known\` lists each lane once, with its epoch and the epoch of the
 -- queue's definition that the client filled in by. Answers which event lists need an admission at once. Notifications go out
 -- with the commit.
 create function holdfast.enqueue_plain(p_flush uuid, p_ids uuid[], p_lanes int[], p_max_attempts smallint[],
   p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[],
-  p_known int[], p_epochs uuid[], p_now bigint, p_notification text default null, p_definition_epochs uuid[] default null)
+  p_known int[], p_epochs uuid[], p_now bigint, p_notification text default null, p_definition_epochs uuid[] default null,
+  p_labels text[] default null, p_label_jobs int[] default null, p_label_pairs text[] default null)
 returns text language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_sort = off set jit = off
 as $holdfast$
 declare
@@ -44,7 +73,8 @@ declare
 begin
   -- 1. Checks; the flush, so that a call that was sent again is undone; the notification.
   if not holdfast.is_trusted() then
-    perform holdfast.check_plain(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_limit_keys);
+    perform holdfast.check_plain(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_limit_keys,
+      p_labels);
   end if;
   if p_flush is not null then -- as \`record_flush\` does it; calling it would take a tenth of the time that 32 jobs take
     insert into holdfast.flush (id, at) values (p_flush, v_now) on conflict do nothing;
@@ -58,12 +88,13 @@ begin
 
   -- 2. Jobs that are all ready: rows, counts, changes for watchers. A count that finds no lane with this epoch undoes the call.
   if p_delays is null and p_run_ats is null and p_limit_keys is null then
-    insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, timeout_ms, headers, payload)
-    select u.number, u.number, pg_current_xact_id(), v_now, v_now, u.id, coalesce(u.lane, p_lanes[1]),
-           coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.headers, u.payload
-      from (select nextval('holdfast.number') as number, j.*
-              from unnest(p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts)
-                     j(id, lane, max_attempts, payload, headers, timeout_ms)) u;
+    if p_labels is null then
+      ${insertReady({})};
+    else
+      v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids)));
+      ${insertReady({ labels: true })};
+      ${insertRows}
+    end if;
     if cardinality(p_lanes) = 1 then
       insert into holdfast.tally (xid, queue, ready)
       select pg_current_xact_id(), l.queue, cardinality(p_ids) from holdfast.lane l
@@ -107,18 +138,22 @@ begin
   -- 4. Rows. The numbers are drawn at once, so few numbers of other calls come between them.
   v_numbers := array(select nextval('holdfast.number') from generate_series(1, cardinality(p_ids)));
   insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms, limit_key,
-    headers, payload)
+    headers, payload, labels)
   select u.number, case when u.due_at <= v_now and u.limit_key is not null
                           then holdfast.waiting_ord(v_priorities[array_position(v_nos, u.lane)], false, u.number)
                         else u.number end,
          case when u.due_at <= v_now and u.limit_key is null then pg_current_xact_id() end,
          u.due_at <= v_now and u.limit_key is not null, coalesce(v_items[array_position(v_nos, u.lane)], false),
          greatest(u.due_at, v_now), v_now, u.id, u.lane,
-         coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.limit_key, u.headers, u.payload
-    from (select j.number, j.id, coalesce(j.lane, p_lanes[1]) as lane, j.max_attempts, j.payload, j.headers, j.timeout_ms, j.limit_key,
+         coalesce(u.max_attempts, p_max_attempts[1]), u.timeout_ms, u.limit_key, u.headers, u.payload, u.labels::jsonb
+    from (select j.number, j.id, coalesce(j.lane, p_lanes[1]) as lane, j.max_attempts, j.payload, j.headers, j.timeout_ms, j.limit_key, j.labels,
                  coalesce(j.run_at, v_now + coalesce(j.delay_ms, 0)) as due_at
-            from unnest(v_numbers, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_limit_keys)
-                   j(number, id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at, limit_key)) u;
+            from unnest(v_numbers, p_ids, p_lanes, p_max_attempts, p_payloads, p_headers, p_timeouts, p_delays, p_run_ats, p_limit_keys,
+                        p_labels)
+                   j(number, id, lane, max_attempts, payload, headers, timeout_ms, delay_ms, run_at, limit_key, labels)) u;
+  if p_labels is not null then
+    ${insertRows}
+  end if;
 
   -- 5. Counts, and changes for watchers.
   v_all_held := p_delays is null and p_run_ats is null and array_position(p_limit_keys, null) is null;

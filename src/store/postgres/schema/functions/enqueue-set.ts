@@ -27,6 +27,8 @@
 //
 // CRASH. All statements are in the transaction of the call.
 
+import { insertLabels } from './labels.ts'
+
 /** The jobs as rows. Values are not read by their index: a text at an index is found by walking the list. */
 const row = 'i, seq, id, queue, lane, dedup_key, idem_key, hash, until, state, ord, limit_key, start_before, answer'
 const rows =
@@ -81,15 +83,16 @@ begin
              l.queue || ':' || u.limit_key as limit_key,
              case when coalesce(u.run_at, p_now + coalesce(u.delay_ms, 0)) > p_now then 'scheduled'
                   when u.limit_key is not null then 'held' else 'ready' end as state,
-             u.given is not null or u.replace is not null or u.key_unknown is not null
+             u.given is not null or u.replace is not null or u.key_unknown is not null or u.unfit_label is not null
                or coalesce(u.start_before <= coalesce(u.run_at, p_now + u.delay_ms), false) as is_special,
              case when u.dedup_key is not null then row_number() over (partition by l.queue, u.dedup_key order by u.i) end as dedup_turn,
              case when u.idem_key is not null then row_number() over (partition by l.queue, u.idem_key order by u.i) end as idem_turn
         from rows from (jsonb_to_recordset(p_request) as (id uuid, lane int, epoch uuid, "definitionEpoch" uuid, "runAt" bigint,
                "delayMs" bigint, "dedupKey" text, "dedupScope" text, "windowMs" bigint, "idempotencyKey" text, hash text,
-               "limitKey" text, given boolean, replace boolean, "keyUnknown" boolean, "startBefore" bigint), unnest(p_numbers)) with ordinality
+               "limitKey" text, given boolean, replace boolean, "keyUnknown" boolean, "startBefore" bigint, "unfitLabel" jsonb),
+               unnest(p_numbers)) with ordinality
                u(id, lane, epoch, definition_epoch, run_at, delay_ms, dedup_key, dedup_scope, window_ms, idem_key, hash, limit_key,
-                 given, replace, key_unknown, start_before, seq, i)
+                 given, replace, key_unknown, start_before, unfit_label, seq, i)
         left join (
           select k.*, l.queue, l.priority, l.batch
             from (select distinct r.lane, r.epoch, r."definitionEpoch" as definition_epoch
@@ -164,21 +167,29 @@ begin
   -- 4. The jobs, and what belongs to them. The ids were drawn for these jobs alone. So if one is there, this call was stored
   --    before, and ends with HF004.
   insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload)
+    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload, labels)
   select u.seq, u.ord, case u.state when 'ready' then pg_current_xact_id() end, u.state = 'held', u.is_item,
          greatest(coalesce(u.run_at, p_now + coalesce(u.delay_ms, 0)), p_now), p_now, u.id, u.lane, u.max_attempts,
-         u.timeout_ms, u.start_before, u.dedup_key, u.dedup_scope, u.idem_key, u.limit_key, u.headers, u.payload
+         u.timeout_ms, u.start_before, u.dedup_key, u.dedup_scope, u.idem_key, u.limit_key, u.headers, u.payload, u.labels
     from rows from (
            jsonb_to_recordset(p_request) as (id uuid, lane int, "runAt" bigint, "delayMs" bigint, "maxAttempts" smallint,
              "timeoutMs" bigint, "startBefore" bigint, "dedupKey" text, "dedupScope" text, "idempotencyKey" text, headers text,
-             payload text),
+             payload text, labels jsonb),
            unnest(p_numbers, v_ords, v_states, v_limit_keys, v_items)) with ordinality
            u(id, lane, run_at, delay_ms, max_attempts, timeout_ms, start_before, dedup_key, dedup_scope, idem_key, headers, payload,
-             seq, ord, state, limit_key, is_item, i)
+             labels, seq, ord, state, limit_key, is_item, i)
     left join unnest(v_out) o(seq) on o.seq = u.seq
    where o.seq is null
    order by u.seq
   on conflict (id) do nothing;
+  if jsonb_path_exists(p_request, '$[*].labels') then
+    ${insertLabels(`(
+      select u.seq, u.id, u.labels
+        from rows from (jsonb_to_recordset(p_request) as (id uuid, labels jsonb), unnest(p_numbers)) u(id, labels, seq)
+        left join unnest(v_out) o(seq) on o.seq = u.seq
+       where o.seq is null and u.labels is not null)`)}
+    on conflict do nothing; -- this call was stored before, and ends with HF004
+  end if;
   if v_has_starts then
     insert into holdfast.overdue (start_before, seq, lane, id)
     select u.start_before, u.seq, u.lane, u.id

@@ -155,6 +155,14 @@ begin
   perform holdfast.refuse('HF106', 'INVALID_OPTION: headers is an object of strings, at most 16384 bytes as JSON.');
 end $holdfast$;
 
+create function holdfast.labels_option(p_options jsonb) returns jsonb language plpgsql as $holdfast$
+begin
+  if p_options ? 'labels' then
+    perform holdfast.check_labels(array[(p_options -> 'labels')::text]);
+  end if;
+  return nullif(p_options -> 'labels', '{}');
+end $holdfast$;
+
 -- The window of a dedup key in milliseconds; null: its scope is no window.
 create function holdfast.dedup_window(p_dedup jsonb) returns bigint language plpgsql as $holdfast$
 begin
@@ -200,6 +208,7 @@ begin
     'name', p_queue,
     'payload', v_payload,
     'headers', holdfast.checked_headers(p_options -> 'headers'),
+    'labels', holdfast.labels_option(p_options),
     'maxAttempts', holdfast.number_option(p_options, 'attempts', 1, 10000),
     'timeoutMs', holdfast.number_option(p_options, 'timeout_ms', 1, v_century_ms),
     'delayMs', holdfast.number_option(p_options, 'delay_ms', 0, v_century_ms),
@@ -248,7 +257,7 @@ declare
   v_answer jsonb;
 begin
   perform holdfast.check_names(v_options, 'options', '{id,delay_ms,run_at,start_before,priority,attempts,timeout_ms,dedup,'
-    'idempotency_key,headers,limit_key,notify}');
+    'idempotency_key,headers,limit_key,labels,notify}');
   v_job := holdfast.checked_job(queue, payload, v_options, v_now);
   if jsonb_typeof(v_options -> 'notify') <> 'boolean' then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: notify is true or false.');

@@ -56,6 +56,8 @@ begin
       perform holdfast.raise_outdated();
     elsif p_job ? 'keyUnknown' then
       perform holdfast.require_key(q) from holdfast.queue q where q.no = v_queue;
+    elsif p_job ? 'unfitLabel' then
+      perform holdfast.raise_unfit_label(p_job ->> 'name', p_job -> 'unfitLabel');
     end if;
   else
     select o.queue, o.lane, o.priority, false into v_queue, v_lane, v_priority, v_is_item
@@ -123,10 +125,10 @@ begin
     v_ord := holdfast.waiting_ord(v_priority, false, v_seq);
   end if;
   insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload)
+    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload, labels)
   values (v_seq, v_ord, case v_state when 'ready' then pg_current_xact_id() end, v_state = 'held', coalesce(v_is_item, false),
     greatest(v_due_at, p_now), p_now, v_id, v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint,
-    v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_limit_key, p_job ->> 'headers', p_job ->> 'payload')
+    v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_limit_key, p_job ->> 'headers', p_job ->> 'payload', p_job -> 'labels')
   on conflict (id) do nothing;
   if not found and not p_job ? 'given' then
     -- The id was drawn for this job alone, so it is this very job. The call was stored before, and it will end with HF004.
@@ -136,6 +138,9 @@ begin
   end if;
   if v_start_before is not null then
     insert into holdfast.overdue (start_before, seq, lane, id) values (v_start_before, v_seq, v_lane, v_id);
+  end if;
+  if p_job ? 'labels' then
+    perform holdfast.add_labels(v_id, v_seq, p_job -> 'labels');
   end if;
   if v_state = 'held' then
     insert into holdfast.limit_event (limit_key, xid, ord) values (v_limit_key, pg_current_xact_id(), v_ord);
@@ -167,7 +172,7 @@ declare
   v_code text;
   v_text text;
   v_detail text;
-  v_refusable jsonpath := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown) || exists (@.startBefore))';
+  v_refusable jsonpath := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown) || exists (@.startBefore) || exists (@.unfitLabel))';
 begin
   if not holdfast.is_trusted() then
     perform holdfast.check_requests(p_requests);
@@ -197,12 +202,13 @@ begin
   end if;
   v_now := holdfast.call_ms(p_now);
   -- 2. Which requests may be refused: those need a subtransaction. Jobs that name their queue do not say whether their limit
-  --    keys are known.
-  if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.defaultKey))') then
+  --    keys are known, and whether their labels fit.
+  if jsonb_path_exists(p_requests, '$[*][*] ? (!exists (@.lane))') then
     if exists (select from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
                  left join holdfast.queue q on q.name = u.job ->> 'name'
-                where u.job ? 'defaultKey'
-                  and (q.key_by_code or q.key_path is not null or q.no is null and u.job ? 'opened')) then
+                where not u.job ? 'lane'
+                  and (u.job ? 'defaultKey' and (q.key_by_code or q.key_path is not null) or q.labels is not null
+                       or q.no is null and u.job ? 'opened')) then
       v_refusable := '$[*]';
     end if;
   end if;
@@ -239,11 +245,11 @@ begin
           v_added[v_index] := holdfast.enqueue_job(v_job, v_now, v_number);
         end loop;
         v_answer := to_jsonb(v_added);
-      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' or sqlstate 'HF109' then
+      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' or sqlstate 'HF109' or sqlstate 'HF110' then
         get stacked diagnostics v_code = returned_sqlstate, v_text = message_text, v_detail = pg_exception_detail;
         if v_code = 'HF108' then
           v_text := coalesce(v_detail::jsonb ->> 'path', '');
-        elsif v_code = 'HF109' then
+        elsif v_code in ('HF109', 'HF110') then
           v_text := v_detail;
         end if;
         v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',

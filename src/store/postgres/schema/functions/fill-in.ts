@@ -13,6 +13,7 @@ begin
     v_queue.attempts := (p_job #>> '{opened,attempts}')::smallint;
     v_queue.key_path := p_job #>> '{opened,keyPath}';
     v_queue.key_by_code := p_job -> 'opened' ? 'keyByCode';
+    v_queue.labels := p_job #> '{opened,labels}';
   end if;
   if not p_job ? 'maxAttempts' then
     p_job := p_job || jsonb_build_object('maxAttempts', v_queue.attempts);
@@ -24,6 +25,10 @@ begin
     end if;
     p_job := (p_job - 'limitKey') || jsonb_strip_nulls(jsonb_build_object('limitKey', v_found.key));
   end if;
+  if v_queue.labels is not null then
+    p_job := (p_job - 'labels') || jsonb_strip_nulls(jsonb_build_object('labels',
+      holdfast.find_labels(v_queue.labels, v_queue.name, p_job ->> 'payload', p_job -> 'labels')));
+  end if;
   return p_job;
 end $holdfast$;
 
@@ -34,17 +39,21 @@ declare
   v_inserted int;
 begin
   insert into holdfast.job (seq, ord, run_at, created_at, id, lane, max_attempts, timeout_ms, dedup_key, dedup_scope, limit_key,
-    headers, payload)
+    headers, payload, labels)
   select n.number, n.number, p_now, p_now, u.id, u.lane, u."maxAttempts", u."timeoutMs", u."dedupKey", u."dedupScope",
-         l.queue || ':', u.headers, u.payload
+         l.queue || ':', u.headers, u.payload, u.labels
     from jsonb_to_recordset(p_jobs) u(id uuid, lane int, epoch uuid, "definitionEpoch" uuid, "maxAttempts" smallint, "timeoutMs" bigint,
-           "dedupKey" text, "dedupScope" text, headers text, payload text)
+           "dedupKey" text, "dedupScope" text, headers text, payload text, labels jsonb)
     join holdfast.lane l on l.no = u.lane and l.epoch = u.epoch
     join holdfast.queue q on q.no = l.queue and q.definition_epoch = u."definitionEpoch"
    cross join lateral (select nextval('holdfast.number') as number, u.id) n;
   get diagnostics v_inserted = row_count;
   if v_inserted < jsonb_array_length(p_jobs) then
     perform holdfast.raise_outdated();
+  end if;
+  if jsonb_path_exists(p_jobs, '$[*].labels') then
+    perform holdfast.add_labels(j.id, j.seq, j.labels)
+       from jsonb_to_recordset(p_jobs) u(id uuid) join holdfast.job j on j.id = u.id where j.labels is not null;
   end if;
   insert into holdfast.tally (xid, queue, scheduled)
   select pg_current_xact_id(), l.queue, count(*) from jsonb_to_recordset(p_jobs) u(lane int) join holdfast.lane l on l.no = u.lane

@@ -24,6 +24,7 @@ import { fillIn } from './fill-in.ts'
 import { findLeased } from './find-leased.ts'
 import { flush } from './flush.ts'
 import { kvWrite } from './kv-write.ts'
+import { labels } from './labels.ts'
 import { lanes } from './lanes.ts'
 import { lanesToClaim } from './lanes-to-claim.ts'
 import { limitEvents } from './limit-events.ts'
@@ -102,6 +103,7 @@ export const functions: readonly string[] = [
   lowerLimits,
   defineQueue,
   limitKey,
+  labels,
   fillIn,
   outcomes,
   sweepDue,

@@ -78,8 +78,8 @@ begin
 end $holdfast$;
 
 -- The holder of a dedup key becomes what a new job would be now: payload, headers, time, latest start, priority, attempts,
--- timeout and limit key. It keeps its id, its time of creation, its keys, its batch and its history. Answers which limit keys
--- need an admission: the one that it left, and the one that it came to. Null: it does not wait any more.
+-- timeout, limit key and labels. It keeps its id, its time of creation, its keys, its batch and its history. Answers which limit
+-- keys need an admission: the one that it left, and the one that it came to. Null: it does not wait any more.
 create function holdfast.replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_priority int, p_limit_key text, p_due_at bigint,
   p_now bigint)
 returns text[] language plpgsql as $holdfast$
@@ -110,8 +110,14 @@ begin
   update holdfast.job j
      set payload = p_job ->> 'payload', headers = p_job ->> 'headers', attempts = 0, free_releases = 0,
          max_attempts = (p_job ->> 'maxAttempts')::smallint, timeout_ms = (p_job ->> 'timeoutMs')::bigint,
-         start_before = v_start_before
+         start_before = v_start_before, labels = p_job -> 'labels'
    where j.id = p_id;
+  if v_holder.labels is not null then
+    perform holdfast.drop_labels(array[p_seq], array[v_holder.labels]);
+  end if;
+  if p_job ? 'labels' then
+    perform holdfast.add_labels(p_id, p_seq, p_job -> 'labels');
+  end if;
   delete from holdfast.overdue o where o.start_before = v_holder.start_before and o.seq = p_seq;
   if v_start_before is not null then
     insert into holdfast.overdue (start_before, seq, lane, id) values (v_start_before, p_seq, v_lane, p_id);

@@ -9,7 +9,7 @@ export const openLanes = `
 create function holdfast.open_lanes(p_names text[], p_priorities smallint[], p_retain_done_ms bigint,
   p_retain_dead_ms bigint, p_batch uuid default null, p_fail_fast boolean default false)
 returns table (name text, priority smallint, queue int, lane int, batch int, epoch uuid, version int, definition_epoch uuid,
-  attempts smallint, default_priority smallint, key_path text, key_by_code boolean) language plpgsql as $holdfast$
+  attempts smallint, default_priority smallint, key_path text, key_by_code boolean, labels text) language plpgsql as $holdfast$
 #variable_conflict use_column
 declare
   v_open boolean := true;
@@ -48,7 +48,8 @@ begin
   insert into holdfast.lane_cursor (lane, xid, ord, gap_xids, gap_ords)
   select o.no + f.front, '0', 0, '{}', '{}' from opened o, (values (0), (1)) f(front);
   return query
-    select q.name, l.priority, q.no, l.no, l.batch, l.epoch, q.version, q.definition_epoch, q.attempts, q.priority, q.key_path, q.key_by_code
+    select q.name, l.priority, q.no, l.no, l.batch, l.epoch, q.version, q.definition_epoch, q.attempts, q.priority, q.key_path, q.key_by_code,
+           q.labels::text
       from unnest(p_names, p_priorities) u(name, priority)
       join holdfast.queue q on q.name = u.name
       join holdfast.lane l on l.queue = q.no and l.priority = coalesce(u.priority, q.priority) and l.batch = v_batch;

@@ -64,11 +64,18 @@ begin
 end $holdfast$;
 
 -- Drops one partition whose time is over, and answers how many jobs were in it; null: there is none, or it is in use.
-create function holdfast.drop_partition(p_now bigint) returns bigint language plpgsql as $holdfast$
+--
+-- A partition with jobs that have labels is dropped once their label rows are gone (\`forget_labels\`). The caller removes the
+-- rows in steps, and says for each partition how many jobs with labels the steps saw, and the sum of their numbers. Both are
+-- compared under the lock of the partition. A transaction that committed another job there since makes them differ: then the
+-- partition stays, and a later sweep makes the steps again.
+create function holdfast.drop_partition(p_now bigint, p_forgotten jsonb default '{}') returns bigint language plpgsql as $holdfast$
 declare
   v_schema text := holdfast.quoted_schema();
   v_old record;
   v_jobs bigint;
+  v_labelled jsonb;
+  v_waits boolean := false; -- for the label rows of its jobs to be removed
   v_failed int := 0;
 begin
   perform set_config('lock_timeout', '50ms', true);
@@ -82,6 +89,12 @@ begin
   loop
     begin
       execute format('lock table %s.%I in exclusive mode', v_schema, v_old.relname); -- it can still be read while it is counted
+      execute format('select case when count(e.labels) > 0 then jsonb_build_array(count(e.labels), sum(e.seq) filter (where e.labels is not null)) end
+                        from %s.%I e', v_schema, v_old.relname) into v_labelled;
+      if v_labelled is distinct from p_forgotten -> v_old.relname then
+        v_waits := true;
+        raise lock_not_available; -- which releases the lock
+      end if;
       execute format($count$
         with sums as (
           insert into %1$s.tally (xid, queue, done, dead, cancelled)
@@ -103,6 +116,7 @@ begin
       execute format('drop table %s.%I', v_schema, v_old.relname);
       return v_jobs;
     exception when lock_not_available or insufficient_privilege or undefined_table or dependent_objects_still_exist or internal_error then
+      exit when v_waits;
       v_failed := v_failed + 1; -- it is left for later, and keeps no other partition from being dropped
       exit when v_failed = ${failuresMax};
     end;

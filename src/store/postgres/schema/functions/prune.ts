@@ -11,12 +11,14 @@ declare
   v_jobs bigint;
   v_kv bigint;
   v_dedup bigint;
+  v_seqs bigint[];
+  v_labels jsonb[];
 begin
   with gone as (
     delete from holdfast.ended_rest e
      where e.ctid = any (array(select ctid from holdfast.ended_rest where keep_until <= p_now limit p_max))
        and e.keep_until <= p_now
-    returning e.queue, e.state, e.seq, e.idempotency_key, e.error_group
+    returning e.queue, e.state, e.seq, e.idempotency_key, e.error_group, e.labels
   ),
   deaths as (${uncountDeaths('gone')}
   ),
@@ -33,7 +35,9 @@ begin
     insert into holdfast.tally (xid, queue, done, dead, cancelled)
     select pg_current_xact_id(), s.queue, -s.done, -s.dead, -s.cancelled from sums s
   )
-  select coalesce(sum(s.n), 0) into v_jobs from sums s;
+  select (select coalesce(sum(s.n), 0) from sums s), array_agg(g.seq), array_agg(g.labels) into v_jobs, v_seqs, v_labels
+    from gone g where g.labels is not null;
+  perform holdfast.drop_labels(v_seqs, v_labels);
   delete from holdfast.kv k
    where k.ctid = any (array(select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs))
      and k.expires_at <= p_now;

@@ -27,6 +27,7 @@ declare
   v_annotations text[];
   v_dedup_keys text[];
   v_idempotency_keys text[];
+  v_labels jsonb[];
 begin
   deleted := 0;
   limit_keys := '[]';
@@ -90,7 +91,7 @@ begin
     delete from holdfast.ended e
      where e.queue = v_queue and e.state = p_state and (e.finished_at, e.seq) > (v_at, v_seq)
        and (e.finished_at, e.seq) <= (v_to_at, v_to_seq)
-    returning e.id, e.queue, e.state, e.seq, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group
+    returning e.id, e.queue, e.state, e.seq, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group, e.labels
   ),
   deaths as (${uncountDeaths('gone')}
   ),
@@ -112,8 +113,10 @@ begin
       from gone g where holdfast.is_watched(p_now) having count(*) > 0
   )
   select count(*), to_jsonb(coalesce(array_agg(distinct g.batch) filter (where g.batch is not null), '{}')),
-         array_agg(g.seq), array_agg(g.batch), array_agg(g.annotations), array_agg(g.dedup_key), array_agg(g.idempotency_key)
-    into deleted, batches, v_seqs, v_batches, v_annotations, v_dedup_keys, v_idempotency_keys from gone g;
+         array_agg(g.seq), array_agg(g.batch), array_agg(g.annotations), array_agg(g.dedup_key), array_agg(g.idempotency_key),
+         array_agg(g.labels)
+    into deleted, batches, v_seqs, v_batches, v_annotations, v_dedup_keys, v_idempotency_keys, v_labels from gone g;
+  perform holdfast.drop_labels(v_seqs, v_labels);
   perform holdfast.free_keys(array_fill(v_queue, array[coalesce(cardinality(v_seqs), 0)]), v_seqs, v_dedup_keys, v_idempotency_keys);
   perform holdfast.count_annotations(v_batches, v_annotations, -1);
 end $holdfast$;

@@ -155,10 +155,11 @@ begin
         v_ord := holdfast.waiting_ord(v_ended.priority, false, v_ord);
       end if;
       insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-        dedup_key, dedup_scope, idempotency_key, past, limit_key, headers, payload)
+        dedup_key, dedup_scope, idempotency_key, past, limit_key, headers, payload, labels)
       values (v_ended.seq, v_ord, case when v_ended.limit_key is null then pg_current_xact_id() end, v_ended.limit_key is not null,
         v_batch is not null, p_now, v_ended.created_at, v_ended.id, v_lane, v_ended.max_attempts, v_ended.timeout_ms, v_ended.dedup_key,
-        v_ended.dedup_scope, v_ended.idempotency_key, v_turn.past, v_ended.limit_key, v_ended.headers, v_ended.payload)
+        v_ended.dedup_scope, v_ended.idempotency_key, v_turn.past, v_ended.limit_key, v_ended.headers, v_ended.payload,
+        v_ended.labels)
       on conflict (id) do nothing;
       if found then
         delete from holdfast.ended e where e.id = v_ended.id and e.seq = v_ended.seq;

@@ -16,12 +16,12 @@ const storeDone = `
     kept as (
       insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
         attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
-        idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result)
+        idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, labels)
       select g.seq, v_now, v_keep_until[g.i], v_retention_class[g.i], g.run_at, g.created_at, g.id, v_queues[g.i],
              v_priorities[g.i], 'done', g.attempts + 1, g.max_attempts, g.attempts + 1, v_started[g.claim],
              v_workers[g.claim], 'done', g.timeout_ms, g.start_before, g.dedup_key, g.dedup_scope, g.idempotency_key,
              nullif(v_batches[g.i], 0), g.cancel, g.past, g.limit_key, p_annotations[g.turn], g.headers, g.payload,
-             p_results[g.turn]
+             p_results[g.turn], g.labels
         from gone g
        where v_keep_until[g.i] > v_now
     )${countDone()}`
@@ -32,6 +32,7 @@ const dropDone = countDone().slice(1)
 function countDone(): string {
   const holdsKey = `filter (where g.dedup_scope in ('live', 'waiting'))`
   const leaves = 'filter (where g.limit_key is not null)'
+  const dropsLabels = 'filter (where g.labels is not null and v_keep_until[g.i] <= v_now)'
   const freesKey = 'filter (where g.idempotency_key is not null and v_keep_until[g.i] <= v_now)'
   return `,
     counted as (
@@ -52,8 +53,10 @@ function countDone(): string {
     select array_agg(g.turn), array_agg(v_queues[g.i]) ${holdsKey}, array_agg(g.dedup_key) ${holdsKey},
            array_agg(g.seq) ${holdsKey}, array_agg(v_queues[g.i]) ${freesKey}, array_agg(g.idempotency_key) ${freesKey},
            array_agg(g.seq) ${freesKey}, array_agg(v_batches[g.i]),
-           array_agg(g.limit_key) ${leaves}, array_agg(g.i) ${leaves}
-      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_limit_keys, v_through
+           array_agg(g.limit_key) ${leaves}, array_agg(g.i) ${leaves}, array_agg(g.seq) ${dropsLabels},
+           array_agg(g.labels) ${dropsLabels}
+      into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_limit_keys, v_through,
+           v_labelled, v_labels
       from gone g;`
 }
 
@@ -70,6 +73,9 @@ const freeKeys = `
          select s.spot from unnest(v_dedup_queues, v_dedup_keys, v_dedup_seqs) u(queue, key, seq) cross join lateral (
            select e.ctid as spot from holdfast.dedup e
             where e.queue = u.queue and e.key = u.key and e.seq = u.seq offset 0) s));
+    end if;
+    if v_labels is not null then
+      perform holdfast.drop_labels(v_labelled, v_labels);
     end if;
     if v_once_keys is not null then
       delete from holdfast.idempotency i
@@ -121,6 +127,8 @@ declare
   v_once_queues int[];
   v_once_keys text[];
   v_once_seqs bigint[];
+  v_labelled bigint[]; -- the deleted jobs with labels that are not kept
+  v_labels jsonb[];
   v_items int[]; -- the batches of the deleted jobs
   v_limit_keys text[];
   v_left text[]; -- the limit keys of all deleted jobs
@@ -155,7 +163,7 @@ begin
     else
       with gone as (
         delete from holdfast.job j where ${ofStretch}
-        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, j.limit_key, ${numbered}
+        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, j.limit_key, j.labels, ${numbered}
       ),${dropDone}
     end if;${freeKeys}
   end loop;

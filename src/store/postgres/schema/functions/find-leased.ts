@@ -19,8 +19,9 @@
 // - A row that was touched meanwhile has moved and is looked for again. (`coalesce` keeps the planner from finding jobs by
 //   their transaction instead.)
 //
-// RENEWING adds a younger lease with the same token (`renew.ts`). Of the leases that list a place the youngest counts. Renew locks
-// the leases of the token before it looks, and so does the sweep before it takes jobs back. So a renewal that was answered holds.
+// RENEWING adds a younger lease with the same token (`renew.ts`). Of the leases that list a place the youngest counts. Renew
+// locks the leases of the token before it looks, and so does the sweep before it takes jobs back. So a renewal that was answered
+// holds.
 
 export const findLeased = `
 -- The ctids of the jobs under these leases, as the calling statement sees them (that is what stable means).

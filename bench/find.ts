@@ -1,6 +1,6 @@
 // What a page of a listing costs in a store with a million jobs, filter by filter, on either store.
 //
-// Half of the jobs are ready and half are done, in ten queues, and some are items of a batch. Done jobs are made by SQL: the ready
+// Half of the jobs are ready and half are done, in ten queues, and some are items of a batch. Done jobs are made by SQL: ready
 // jobs of some queues are moved to the ended jobs, with their counts, as settlements leave them. All is read through the public
 // API. A run whose counts are wrong, or whose page is not full, gives no figure.
 

@@ -5,6 +5,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
+import { findBench } from './find.ts'
 import { limitsBench } from './limits.ts'
 import { describeMachine, machineText } from './machine.ts'
 import { peersBench } from './peers/bench.ts'
@@ -36,6 +37,7 @@ const benches: Readonly<Record<string, Bench>> = {
   postgres: postgresBench,
   worker: workerBench,
   limits: limitsBench,
+  find: findBench,
   peers: peersBench,
 }
 

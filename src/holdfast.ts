@@ -7,15 +7,16 @@ import { Inbox, type InboxPageFilter, listInboxes } from './batch/inbox.ts'
 import type { BatchOptions } from './batch/options.ts'
 import type { BatchProgress } from './batch/progress.ts'
 import type { Items } from './batch/submission.ts'
+import type { CountFilter, JobsFilter } from './client/filter.ts'
 import type { JobInfo } from './client/job-info.ts'
-import type { CancelOptions, DeadGroupInfo } from './client/jobs.ts'
+import type { CancelOptions, DeadGroupInfo, JobsPage } from './client/jobs.ts'
 import type { QueueInfo, Stats } from './client/queues.ts'
-import type { DeadGroupsFilter, JobsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
+import type { DeadGroupsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
 import type { Watch, WatchFilter } from './client/watch.ts'
 import { HoldfastError, toError } from './errors.ts'
 import type { AnyListener, EventName, Listener } from './events.ts'
 import { checkInboxName, checkJobId } from './job/names.ts'
-import type { JobState } from './job/record.ts'
+import type { IncludedPart, JobState } from './job/record.ts'
 import type { Kv } from './kv/kv.ts'
 import type { Lease } from './lease/lease.ts'
 import { type DoctorOptions, diagnose, toExamineRequest } from './observe/doctor/doctor.ts'
@@ -29,7 +30,15 @@ import { type OutOf, type QueueHandle, type QueueReference, type ResultOf, toDef
 import type { ScheduleInfo } from './schedule/info.ts'
 import type { ScheduleOptions } from './schedule/options.ts'
 import { notFound } from './store/refusals.ts'
-import type { Capabilities, Enqueued, Finding, PurgeState, RequeueAllAnswer, Store } from './store/store.ts'
+import type {
+  Capabilities,
+  CountedJobs,
+  Enqueued,
+  Finding,
+  PurgeState,
+  RequeueAllAnswer,
+  Store,
+} from './store/store.ts'
 import type { Reaper } from './sweep/reaper.ts'
 import { type ReaperOptions, type Revival, toReaperPlan } from './sweep/reaper-options.ts'
 import type { SweepTotals } from './sweep/sweeper.ts'
@@ -114,9 +123,21 @@ export class Holdfast {
     return this.#parts.jobs.get(id)
   }
 
-  /** A page of jobs: by queue, then by state; waiting jobs in the order in which they will run, ended jobs newest first. */
-  jobs(filter: JobsFilter = {}): Promise<{ jobs: JobInfo[]; next: string | null }> {
-    return this.#parts.jobs.list(filter)
+  /**
+   * A page of jobs that match: by queue, then by state; waiting jobs in the order in which they will run, ended jobs newest
+   * first. Payloads, headers, results, histories and whole errors come only if `include` names them. Where no index serves the
+   * filter, one call looks at 10,000 jobs at most: a page may be empty and have a `next`.
+   */
+  jobs<const Part extends IncludedPart = never>(filter: JobsFilter<Part> = {}): Promise<JobsPage<Part>> {
+    return this.#parts.jobs.list(filter) as Promise<JobsPage<Part>>
+  }
+
+  /**
+   * How many jobs match. A filter of queues and states alone is exact at once. Any other looks at 10,000 jobs at most a call: if
+   * `next` is not null, pass it as `after` to count on, and add the counts.
+   */
+  count(filter: CountFilter = {}): Promise<CountedJobs> {
+    return this.#parts.jobs.count(filter)
   }
 
   /**

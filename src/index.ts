@@ -15,10 +15,11 @@ export type { BatchItem, BatchOptions, CompletionOptions } from './batch/options
 export type { BatchProgress } from './batch/progress.ts'
 export type { ItemResult } from './batch/result.ts'
 export type { Items, Submitted } from './batch/submission.ts'
-export type { AttemptInfo, JobInfo, ProgressInfo } from './client/job-info.ts'
-export type { CancelOptions, DeadGroupInfo } from './client/jobs.ts'
+export type { CountFilter, JobConditions, JobsFilter, TimeRangeOption } from './client/filter.ts'
+export type { AttemptInfo, JobInfo, ListedJob, ProgressInfo } from './client/job-info.ts'
+export type { CancelOptions, DeadGroupInfo, JobsPage } from './client/jobs.ts'
 export type { QueueInfo, Stats } from './client/queues.ts'
-export type { DeadGroupsFilter, JobsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
+export type { DeadGroupsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
 export type { JobChange, Watch, WatchFilter } from './client/watch.ts'
 export { type ErrorCode, HoldfastError, isHoldfastError } from './errors.ts'
 export type {
@@ -32,7 +33,8 @@ export type {
 } from './events.ts'
 export type { Holdfast } from './holdfast.ts'
 export type { BatchState, Completion } from './job/batch.ts'
-export type { Costs, Ending, ErrorCause, JobError, JobState } from './job/record.ts'
+export type { PayloadCondition } from './job/filter.ts'
+export type { Costs, Ending, ErrorCause, IncludedPart, JobError, JobState, PartSizes } from './job/record.ts'
 export type { DeathNotice } from './job/transition.ts'
 export type { Kv, KvValue } from './kv/kv.ts'
 export type { AnnotationOptions } from './lease/annotations.ts'
@@ -80,6 +82,7 @@ export { type SqliteOptions, sqlite } from './store/sqlite/index.ts'
 export type {
   Capabilities,
   ChangedState,
+  CountedJobs,
   Enqueued,
   EnqueueStatus,
   Finding,

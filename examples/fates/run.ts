@@ -9,10 +9,12 @@ import {
   type Holdfast,
   isHoldfastError,
   type JobInfo,
+  type JobsPage,
   type Lease,
+  type ListedJob,
   type QueueInfo,
 } from '../../src/index.ts'
-import { fates, type Piece, type Plan } from './fates.ts'
+import { fates, type Plan } from './fates.ts'
 
 export interface Run extends Plan {
   readonly finishedAt: number | null
@@ -127,16 +129,17 @@ export async function tableOf(holdfast: Holdfast, run: Run): Promise<Row[]> {
   return rows
 }
 
-async function jobsOf(holdfast: Holdfast, queue: string, run: number): Promise<JobInfo[]> {
-  const found: JobInfo[] = []
+async function jobsOf(holdfast: Holdfast, queue: string, run: number): Promise<ListedJob[]> {
+  const found: ListedJob[] = []
   let after: string | null = null
   do {
-    const page: { jobs: JobInfo[]; next: string | null } = await holdfast.jobs({
+    const page: JobsPage = await holdfast.jobs({
       queue,
+      payload: { path: 'run', equals: run },
       limit: 1_000,
       ...(after !== null && { after }),
     })
-    found.push(...page.jobs.filter((job) => (job.payload as Partial<Piece> | null)?.run === run))
+    found.push(...page.jobs)
     after = page.next
   } while (after !== null)
   return found

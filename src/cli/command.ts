@@ -100,6 +100,12 @@ export class Options {
   }
 }
 
+/** One time range of two options: `--ended-since` and `--ended-before`. Undefined if neither is given. */
+export function rangeOf(options: Options, name: string): { since?: Date; before?: Date } | undefined {
+  const range = given({ since: options.time(`${name}-since`), before: options.time(`${name}-before`) })
+  return Object.keys(range).length === 0 ? undefined : range
+}
+
 /** Leaves out undefined values, which the options of the library do not allow. */
 export function given<T extends Record<string, unknown>>(
   options: T,

@@ -2,7 +2,7 @@
 
 import { decodeJson } from '../job/codec.ts'
 import type { Labels } from '../job/labels.ts'
-import type { Costs, Ending, JobError, JobRecord, JobState } from '../job/record.ts'
+import type { Costs, Ending, FoundJob, IncludedPart, JobError, JobRecord, JobState, PartSizes } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
 
 export interface AttemptInfo {
@@ -65,9 +65,48 @@ export interface JobInfo {
   readonly history: readonly AttemptInfo[]
 }
 
+/**
+ * A job of a listing: without its payload, headers, data of the last wake, result and history, but with their sizes. Its error
+ * has name, code and the first 200 characters of the message. `include` adds each of these parts.
+ */
+export type ListedJob<Part extends IncludedPart = never> = SlimJobInfo & Pick<JobInfo, FieldsOf[Part]>
+
+interface SlimJobInfo extends Omit<JobInfo, 'payload' | 'headers' | 'wake' | 'result' | 'history'>, PartSizes {}
+
+interface FieldsOf {
+  readonly payload: 'payload'
+  readonly headers: 'headers' | 'wake'
+  readonly result: 'result'
+  readonly history: 'history'
+  readonly error: 'error'
+}
+
 export function toJobInfo(record: JobRecord): JobInfo {
-  const { hold, progress, history, annotations, createdAt, runAt, startBefore, finishedAt, ...rest } = record
-  const { payload, headers, result, ...same } = rest
+  const { payload, headers, result, history, ...rest } = record
+  return {
+    ...slimInfo(rest),
+    ...payloadInfo(payload),
+    ...decodeExtras(headers),
+    ...resultInfo(result),
+    ...historyInfo(history),
+  }
+}
+
+export function toListedJob(job: FoundJob): ListedJob {
+  const { payload, headers, result, history, ...rest } = job
+  return {
+    ...slimInfo(rest),
+    ...(payload !== undefined && payloadInfo(payload)),
+    ...(headers !== undefined && decodeExtras(headers)),
+    ...(result !== undefined && resultInfo(result)),
+    ...(history !== undefined && historyInfo(history)),
+  }
+}
+
+type SlimRecord = Omit<JobRecord, 'payload' | 'headers' | 'result' | 'history'>
+
+function slimInfo<Record extends SlimRecord>(record: Record) {
+  const { hold, progress, annotations, createdAt, runAt, startBefore, finishedAt, ...same } = record
   return {
     ...same,
     ...(annotations ?? { outcome: null, warning: null, costs: null }),
@@ -75,13 +114,23 @@ export function toJobInfo(record: JobRecord): JobInfo {
     runAt: new Date(runAt),
     startBefore: date(startBefore),
     finishedAt: date(finishedAt),
-    payload: decodeJson(payload),
-    ...decodeExtras(headers),
-    result: result === null ? null : decodeJson(result),
     worker: hold?.worker ?? null,
     startedAt: date(hold?.startedAt ?? null),
     expiresAt: date(hold?.expiresAt ?? null),
     progress: progress && { ...progress, at: new Date(progress.at) },
+  }
+}
+
+function payloadInfo(payload: string) {
+  return { payload: decodeJson(payload) }
+}
+
+function resultInfo(result: string | null) {
+  return { result: result === null ? null : decodeJson(result) }
+}
+
+function historyInfo(history: JobRecord['history']) {
+  return {
     history: history.map((attempt) => ({
       ...attempt,
       startedAt: new Date(attempt.startedAt),

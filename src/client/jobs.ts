@@ -3,12 +3,13 @@
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
-import type { JobState, NewJob } from '../job/record.ts'
+import type { IncludedPart, JobState, NewJob } from '../job/record.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
 import type { QueueReference } from '../queue/reference.ts'
 import type {
   AlterRequest,
   CancelRequest,
+  CountedJobs,
   DeadGroup,
   Enqueued,
   PurgeState,
@@ -16,16 +17,15 @@ import type {
   Store,
 } from '../store/store.ts'
 import type { Calls } from './calls.ts'
-import { type JobInfo, toJobInfo } from './job-info.ts'
+import { type CountFilter, type JobsFilter, toCountQuery, toFindQuery } from './filter.ts'
+import { type JobInfo, type ListedJob, toJobInfo, toListedJob } from './job-info.ts'
 import {
   type DeadGroupsFilter,
   encodeWakeData,
-  type JobsFilter,
   type RequeueAllFilter,
   type ResultOptions,
   resultOf,
   toDeadGroupsQuery,
-  toJobsQuery,
   toPurge,
   toRequeueAll,
   toResultRequest,
@@ -34,6 +34,15 @@ import type { Results } from './results.ts'
 
 export interface CancelOptions<Item extends FollowUp = FollowUp> {
   readonly effects?: Effects<Item>
+}
+
+/** A page of a listing. It may be short, or empty, and have a `next`: one call looks at a bounded number of jobs. */
+export interface JobsPage<Part extends IncludedPart = never> {
+  readonly jobs: ListedJob<Part>[]
+  /** How many jobs the page has looked at. */
+  readonly looked: number
+  /** The `after` of the next page; null: no more jobs match. */
+  readonly next: string | null
 }
 
 /** What this needs of the client. */
@@ -66,11 +75,17 @@ export class Jobs {
     return record && toJobInfo(record)
   }
 
-  async list(filter: JobsFilter): Promise<{ jobs: JobInfo[]; next: string | null }> {
+  async list(filter: JobsFilter): Promise<JobsPage> {
     const { calls, store } = this.#context
-    const query = toJobsQuery(filter)
-    const page = await calls.run(() => store.jobs(query))
-    return { jobs: page.jobs.map(toJobInfo), next: page.next }
+    const query = toFindQuery(filter)
+    const page = await calls.run(() => store.find(query))
+    return { ...page, jobs: page.jobs.map(toListedJob) }
+  }
+
+  async count(filter: CountFilter): Promise<CountedJobs> {
+    const { calls, store } = this.#context
+    const query = toCountQuery(filter)
+    return calls.run(() => store.count(query))
   }
 
   async deadGroups(filter: DeadGroupsFilter): Promise<{ groups: DeadGroupInfo[]; next: string | null }> {

@@ -8,7 +8,7 @@ import { type LimitOverrideOptions, toOverride } from '../queue/limit.ts'
 import { type QueueReference, toQueueName } from '../queue/reference.ts'
 import type { Store } from '../store/store.ts'
 import type { Calls } from './calls.ts'
-import { jobStates } from './requests.ts'
+import { jobStates } from './filter.ts'
 
 export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly name: string

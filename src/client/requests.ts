@@ -14,20 +14,12 @@ import {
   checkTime,
   checkWorkerName,
 } from '../job/names.ts'
-import type { JobOutcome, JobState } from '../job/record.ts'
+import type { JobOutcome } from '../job/record.ts'
 import type { Wanted } from '../lease/claim.ts'
 import type { ClaimOptions } from '../queue/queue.ts'
 import { type QueueReference, toDefinition, toQueueName } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
-import type { DeadGroupsQuery, JobsQuery, PurgeRequest, PurgeState, RequeueAllRequest } from '../store/store.ts'
-
-export interface JobsFilter {
-  readonly queue?: QueueReference
-  readonly state?: JobState
-  readonly limit?: number
-  /** `next` of the page before. */
-  readonly after?: string
-}
+import type { DeadGroupsQuery, PurgeRequest, PurgeState, RequeueAllRequest } from '../store/store.ts'
 
 export interface DeadGroupsFilter {
   readonly queue?: QueueReference
@@ -52,7 +44,6 @@ export interface ResultOptions {
   readonly signal?: AbortSignal
 }
 
-export const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 const purgeStates: readonly PurgeState[] = ['held', 'scheduled', 'ready', 'done', 'dead', 'cancelled']
 
 export function toWanted(queues: '*' | readonly QueueReference[], options: ClaimOptions): Wanted {
@@ -73,23 +64,6 @@ export function toWanted(queues: '*' | readonly QueueReference[], options: Claim
   }
   const leaseMs = lease === undefined ? null : toMs(lease, 'lease', { min: bounds.leaseMinMs, max: bounds.leaseMaxMs })
   return { request, leaseMs, definitions, waitMs: toMs(wait, 'wait'), signal }
-}
-
-export function toJobsQuery(filter: JobsFilter): JobsQuery {
-  checkOptions(filter, 'the filter', ['queue', 'state', 'limit', 'after'])
-  const { queue, state, limit = 100, after } = filter
-  if (state !== undefined && !jobStates.includes(state)) {
-    throw new HoldfastError('INVALID_OPTION', `state must be one of ${jobStates.join(', ')}.`, {
-      option: 'state',
-      value: state,
-    })
-  }
-  return {
-    queue: queue === undefined ? null : toQueueName(queue),
-    state: state ?? null,
-    limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
-    after: after === undefined ? null : checkCursor(after),
-  }
 }
 
 export function toDeadGroupsQuery(filter: DeadGroupsFilter): DeadGroupsQuery {

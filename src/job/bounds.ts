@@ -29,6 +29,13 @@ export const bounds = {
   pageMax: 1_000,
   /** Texts of the entries of one page. An entry that is larger comes alone on its page. */
   pageBytes: 8 * 1024 * 1024,
+  /** Jobs that one call looks at, where no index serves the filter, and the bytes of their texts that it compares. */
+  lookMax: 10_000,
+  lookBytes: 32 * 1024 * 1024,
+  /** Ids, queues or states in one filter. */
+  filterListMax: 1_000,
+  /** Characters of an error's message in a listing. */
+  summaryLength: 200,
   /** Changes of jobs in one page. */
   changesPage: 5_000,
   jsonDepth: 500,

@@ -19,6 +19,24 @@ export function messageWithCauses({ message, causes = [] }: JobError): string {
   return said.length === 0 ? message : `${message} (caused by ${said.slice(0, 3).join('; ')})`
 }
 
+/** What a search for errors looks at: the message, and a line for each cause with its name, message and code. */
+export function errorText({ message, causes = [] }: JobError): string {
+  const lines = causes.map((cause) =>
+    [cause.name, cause.message, cause.code].filter((part) => part !== undefined).join(' '),
+  )
+  return [message, ...lines].join('\n')
+}
+
+/** The error of a listing: its name, its code and the beginning of its message. */
+export function summaryOf({ message, name, code }: JobError): JobError {
+  const isCut = message.length > bounds.summaryLength
+  return {
+    message: isCut ? `${message.slice(0, bounds.summaryLength - 1).toWellFormed()}…` : message,
+    ...(name !== undefined && { name }),
+    ...(code !== undefined && { code }),
+  }
+}
+
 /** The message, with the code if the message does not contain it. */
 function causeText({ message, code }: ErrorCause): string {
   const [first = ''] = message.split('\n', 1)

@@ -218,3 +218,21 @@ export interface JobRecord {
   readonly batch: string | null
   readonly history: readonly Attempt[]
 }
+
+/** Parts of a job that a listing has only if they were asked for. Without `error`, it has a summary of the error. */
+export type IncludedPart = 'payload' | 'headers' | 'result' | 'history' | 'error'
+
+/** The bytes of the parts that a listing leaves out, as they are stored. */
+export interface PartSizes {
+  readonly payloadBytes: number
+  readonly headersBytes: number
+  readonly resultBytes: number
+  /** Of the attempts before the one that runs, or that ended the job. */
+  readonly historyBytes: number
+}
+
+/** A job of a listing. */
+export interface FoundJob
+  extends Omit<JobRecord, 'payload' | 'headers' | 'result' | 'history'>,
+    PartSizes,
+    Partial<Pick<JobRecord, 'payload' | 'headers' | 'result' | 'history'>> {}

@@ -1,9 +1,10 @@
 // Holdfast over HTTP: a fetch-style handler, `(Request) => Promise<Response>`, to mount in any framework. It only reads. It does
 // no authentication: the application that mounts it controls access.
 
-import type { JobsFilter } from '../client/requests.ts'
+import type { JobsFilter } from '../client/filter.ts'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
+import { parseJson } from '../job/json.ts'
 import { checkOptions } from '../job/names.ts'
 import { Health, type HealthParts, storeHealth } from '../observe/health.ts'
 
@@ -65,17 +66,56 @@ function decoded(part: string): string {
   }
 }
 
+const lists = { queue: 'queue', state: 'state', id: 'ids', include: 'include' } as const
+const texts = ['error', 'batch', 'limitKey', 'dedupKey', 'idempotencyKey', 'worker', 'after'] as const
+const ranges = ['enqueued', 'started', 'ended'] as const
+const known = [
+  ...Object.keys(lists),
+  ...texts,
+  ...ranges.flatMap((name) => [`${name}Since`, `${name}Before`]),
+  ...['attemptsMin', 'attemptsMax', 'payloadPath', 'payloadEquals', 'limit'],
+]
+
+/** Times are ISO texts or milliseconds; the value of a payload is JSON. What a parameter may be is checked by the client. */
 function toFilter(query: URLSearchParams): JobsFilter {
-  const known = ['queue', 'state', 'limit', 'after']
   for (const name of query.keys()) {
     if (known.includes(name)) continue
     throw new HoldfastError('INVALID_OPTION', `There is no filter "${name}"; there are ${known.join(', ')}.`, {
       option: name,
     })
   }
-  const limit = query.get('limit')
-  const texts = ['queue', 'state', 'after'].flatMap((name) => (query.has(name) ? [[name, query.get(name)]] : []))
-  return { ...Object.fromEntries(texts), ...(limit !== null && { limit: Number(limit) }) }
+  const entries: [string, unknown][] = []
+  for (const [name, option] of Object.entries(lists)) if (query.has(name)) entries.push([option, query.getAll(name)])
+  for (const name of texts) if (query.has(name)) entries.push([name, query.get(name)])
+  for (const name of ranges) {
+    const range = { ...timeOf(query, name, 'since'), ...timeOf(query, name, 'before') }
+    if (Object.keys(range).length > 0) entries.push([name, range])
+  }
+  const attempts = { ...numberOf(query, 'attemptsMin', 'min'), ...numberOf(query, 'attemptsMax', 'max') }
+  if (Object.keys(attempts).length > 0) entries.push(['attempts', attempts])
+  if (query.has('payloadPath') || query.has('payloadEquals'))
+    entries.push(['payload', { path: query.get('payloadPath'), equals: jsonOf(query.get('payloadEquals')) }])
+  return { ...Object.fromEntries(entries), ...numberOf(query, 'limit', 'limit') }
+}
+
+function timeOf(query: URLSearchParams, name: string, end: 'since' | 'before') {
+  const text = query.get(`${name}${end === 'since' ? 'Since' : 'Before'}`)
+  if (text === null) return {}
+  return { [end]: /^\d+$/.test(text) ? Number(text) : new Date(text) }
+}
+
+function numberOf(query: URLSearchParams, name: string, option: string) {
+  const text = query.get(name)
+  return text === null ? {} : { [option]: text.trim() === '' ? Number.NaN : Number(text) }
+}
+
+/** Text that is no JSON is undefined, which no filter takes. */
+function jsonOf(text: string | null): unknown {
+  try {
+    return text === null ? undefined : parseJson(text)
+  } catch {
+    return undefined
+  }
 }
 
 function statusOf({ code }: HoldfastError): number {

@@ -6,16 +6,19 @@ import { bounds } from '../job/bounds.ts'
 export class Page<Entry> {
   readonly entries: Entry[] = []
   readonly #limit: number
-  #bytes = 0
+  #bytes: number
   #isCut = false
 
-  constructor(limit: number) {
+  /** `bytes`: what earlier steps of the same page have filled. */
+  constructor(limit: number, bytes = 0) {
     this.#limit = limit
+    this.#bytes = bytes
   }
 
   /** False: the entry belongs to the next page, and this page takes no more. */
   add(entry: Entry, bytes: number): boolean {
-    const isFull = this.entries.length >= this.#limit || (this.entries.length > 0 && bytes > this.bytesLeft)
+    const isFirst = this.entries.length === 0 && this.#bytes === 0
+    const isFull = this.entries.length >= this.#limit || (!isFirst && bytes > this.bytesLeft)
     if (this.#isCut || isFull) {
       this.#isCut = true
       return false
@@ -38,6 +41,10 @@ export class Page<Entry> {
   /** How many rows to read: one more than fit, which shows that more follow. */
   get rowsLeft(): number {
     return this.#limit + 1 - this.entries.length
+  }
+
+  get bytes(): number {
+    return this.#bytes
   }
 
   get bytesLeft(): number {

@@ -5,10 +5,11 @@ import type {
   BatchesQuery,
   BatchName,
   ChangesQuery,
+  CountQuery,
   DeadGroupsQuery,
   ExamineRequest,
+  FindQuery,
   ItemsQuery,
-  JobsQuery,
   KvScanQuery,
   LeaseRef,
   Store,
@@ -77,8 +78,12 @@ export class ReadOnlyStore implements Store {
     return this.#store.deadGroups(query)
   }
 
-  jobs(query: JobsQuery) {
-    return this.#store.jobs(query)
+  find(query: FindQuery) {
+    return this.#store.find(query)
+  }
+
+  count(query: CountQuery) {
+    return this.#store.count(query)
   }
 
   definitions(queues: readonly string[] | null) {

@@ -112,14 +112,29 @@
 //    search would not find the job. A job that the store itself enqueues is stored without that label instead. Labels stay with
 //    the job until it is removed, and the rows that serve the search are removed in the same transaction. Only where PostgreSQL
 //    drops finished jobs with their partition, these rows go some steps before.
+//
+// 17. FIND. `find` answers a page of the jobs for which all conditions of a filter hold (`../job/filter.ts`), and `count` their
+//    number. Both read, and change nothing.
+//    - Ids, a batch, the holder of a dedup or idempotency key of one queue, and the time at which jobs ended are found through an
+//      index. Otherwise jobs are looked at list by list: by queue, then by state. Waiting jobs are in the order in which they
+//      run, running jobs in the order of their enqueue, ended jobs newest first. Every other condition is compared job by job.
+//    - One call looks at no more than `bounds.lookMax` jobs, and compares no more than `bounds.lookBytes` of their texts. Then it
+//      answers what it has found. So a page may be short, or empty, and have a `next`. `looked` is the number of jobs between the
+//      beginning of the page and `next`.
+//    - While nothing changes, following `next` finds every matching job once. While jobs change, a job that stays in its list
+//      is never missed. A job that moves to another list meanwhile may be found twice, or not at all.
+//    - A page carries payloads, headers, results, histories and whole errors only if they are asked for, and else their sizes.
 
 import type { HoldfastError, Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
 import type { DroppedNotice } from '../job/death.ts'
+import type { JobFilter } from '../job/filter.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
 import type {
   Annotations,
   EffectSet,
+  FoundJob,
+  IncludedPart,
   JobError,
   JobOutcome,
   JobRecord,
@@ -211,7 +226,9 @@ export interface Store {
    * it ends before `bounds.pageBytes`, and has at least one entry. The caller asks again for the rest.
    */
   outcomes(ids: readonly string[]): Promise<(JobOutcome | 'live' | null)[]>
-  jobs(query: JobsQuery): Promise<JobsPage>
+  find(query: FindQuery): Promise<FoundPage>
+  /** Counts jobs as `find` finds them. A filter of queues and states alone is answered by the counters: then it looks at none. */
+  count(query: CountQuery): Promise<CountedJobs>
   /** Dead jobs, counted by queue and error group. Groups without a dead job are not listed. */
   deadGroups(query: DeadGroupsQuery): Promise<DeadGroupsPage>
   stats(): Promise<QueueStats[]>
@@ -488,12 +505,32 @@ export interface PurgeAnswer {
   readonly deleted: number
 }
 
-export interface JobsQuery {
-  readonly queue: string | null
-  readonly state: JobState | null
+export interface FindQuery {
+  readonly filter: JobFilter
   readonly limit: number
-  /** `next` of the page before. */
+  /** `next` of the page before, which had the same filter. */
   readonly after: string | null
+  readonly include: readonly IncludedPart[]
+}
+
+/** A page may also be short because the call has looked at `bounds.lookMax` jobs. */
+export interface FoundPage {
+  readonly jobs: readonly FoundJob[]
+  readonly looked: number
+  /** Where to go on; null: no more jobs match. */
+  readonly next: string | null
+}
+
+export interface CountQuery {
+  readonly filter: JobFilter
+  readonly after: string | null
+}
+
+export interface CountedJobs {
+  readonly count: number
+  readonly looked: number
+  /** Where to go on counting; null: all jobs that match are counted. */
+  readonly next: string | null
 }
 
 /** Every page may have fewer entries than asked for: it ends before `bounds.pageBytes`. `next` says whether more follow. */

@@ -1,6 +1,7 @@
 // The waiting jobs of a store, and how failure messages of tests describe them.
 
 import { inspect } from 'node:util'
+import { includedParts } from '../client/filter.ts'
 import type { JobInfo } from '../client/job-info.ts'
 import type { QueueInfo } from '../client/queues.ts'
 import { type Holdfast, internalsOf } from '../holdfast.ts'
@@ -16,8 +17,11 @@ export async function waitingJobs(holdfast: Holdfast, queue?: string): Promise<J
   for (const state of ['ready', 'held', 'scheduled'] as const) {
     let after: string | undefined
     do {
-      const filter = { state, limit: bounds.pageMax, ...(queue !== undefined && { queue }), ...(after && { after }) }
-      const page = await holdfast.jobs(filter)
+      const page = await holdfast.jobs({
+        ...{ state, limit: bounds.pageMax, include: includedParts },
+        ...(queue !== undefined && { queue }),
+        ...(after && { after }),
+      })
       jobs.push(...page.jobs)
       after = page.next ?? undefined
     } while (after && jobs.length < jobsMax)

@@ -333,6 +333,69 @@ test('jobs filters by queue and state, and pages', async () => {
   assert.equal((await world.holdfast('jobs', '--queue', 'unused')).stdout, 'No jobs match.\n')
 })
 
+test('jobs has a flag for every condition, and counts', async () => {
+  await using world = await setup()
+  const { deadIds } = await world.history()
+  const idsOf = async (...flags: string[]) =>
+    (await world.json('jobs', ...flags)).jobs.map(({ id }: { id: string }) => id).sort()
+  const dead = deadIds.toSorted()
+  const [id = ''] = deadIds
+  const batch = await (async () => {
+    await using holdfast = await open(world.url)
+    const key = { dedup: { key: 'd1' }, idempotencyKey: 'i1' }
+    await holdfast
+      .queue('flags', { limit: { concurrency: 9, key: 'customer.id' } })
+      .enqueue({ customer: { id: 'c1' } }, key)
+    return (await holdfast.batch({ name: 'b' }, [{ queue: 'items', payload: { n: 3 } }])).id
+  })()
+  const all = [
+    '--queue',
+    'mail',
+    '--state',
+    'dead',
+    '--state',
+    'held',
+    '--error',
+    'smtp',
+    '--worker',
+    'w1',
+    '--attempts',
+    '2..2',
+  ]
+  const since = ['enqueued', 'started', 'ended'].flatMap((name) => [
+    `--${name}-since`,
+    '2000-01-01',
+    `--${name}-before`,
+    '2200-01-01',
+  ])
+  assert.deepEqual(await idsOf(...all, ...since), dead)
+  assert.deepEqual(await idsOf('--id', id, '--attempts', '2'), [id])
+  assert.deepEqual(await idsOf('--id', id, '--attempts', '3..'), [])
+  for (const flag of [
+    ['--limit-key', 'c1'],
+    ['--dedup-key', 'd1'],
+    ['--idempotency-key', 'i1'],
+    ['--payload', 'customer.id=c1'],
+  ])
+    assert.equal((await idsOf('--queue', 'flags', ...flag)).length, 1, flag.join(' '))
+  assert.equal((await idsOf('--batch', batch, '--payload', 'n=3')).length, 1)
+  assert.equal((await idsOf('--batch', batch, '--payload', 'n="3"')).length, 0)
+  assert.equal((await world.holdfast('jobs', ...all, '--count')).stdout, `${dead.length}\n`)
+  assert.deepEqual(await world.json('jobs', '--state', 'dead', '--count'), {
+    count: dead.length,
+    looked: 0,
+    next: null,
+  })
+  for (const wrong of [
+    ['--attempts', 'x'],
+    ['--attempts', '..'],
+    ['--payload', 'n'],
+    ['--payload', '=1'],
+    ['--ended-since', 'x'],
+  ])
+    assert.equal((await world.holdfast('jobs', ...wrong)).code, 2, wrong.join(' '))
+})
+
 test('job shows everything, with the history of attempts', async () => {
   await using world = await setup()
   const { deadIds } = await world.history()

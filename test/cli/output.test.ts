@@ -21,7 +21,14 @@ test('on 80 columns no line of any command is wider, no word is broken, and name
   await using world = await setup({ COLUMNS: String(columns) })
   const { deadId, batchId } = await world.fill()
   const commands = [
-    ...[['queues'], ['jobs'], ['jobs', '--state', 'dead'], ['job', deadId], ['explain', deadId], ['schedules']],
+    ...[
+      ['queues'],
+      ['jobs'],
+      ['jobs', '--state', 'dead', '--include', 'payload'],
+      ['job', deadId],
+      ['explain', deadId],
+      ['schedules'],
+    ],
     ...[
       ['batch', 'list'],
       ['batch', 'show', batchId],
@@ -40,14 +47,14 @@ test('on 80 columns no line of any command is wider, no word is broken, and name
     for (const line of `${stdout}${stderr}`.split('\n')) assertFits(line, args)
   }
   await Promise.all(commands.map(check))
-  const { stdout } = await world.holdfast('jobs')
+  const { stdout } = await world.holdfast('jobs', '--include', 'payload')
   assert.match(stdout, new RegExp(`^ {2}${longQueue} `, 'm'), 'a row is folded, and its queue is whole')
   assert.match(stdout, / {2}{?.*the mail server.*…$/m, 'the last column is cut')
 })
 
 test('on 80 columns the longest helps fit, and its sentences wrap at words', async () => {
   await using world = await setup({ COLUMNS: String(columns) })
-  const longest = [[], ['batch'], ['enqueue'], ['limit'], ['migrate']]
+  const longest = [[], ['batch'], ['jobs'], ['enqueue'], ['limit'], ['migrate']]
   const helps = await Promise.all(longest.map((args) => world.holdfast(...args, '--help')))
   for (const { stdout } of helps) {
     const [, examples = ''] = stdout.split('Examples:\n')
@@ -96,11 +103,18 @@ test('control characters and bidirectional overrides are escaped in every output
     await holdfast.batch({ name: evilText, key: 'march' }, [{ queue: 'post', payload: evilText }])
     await holdfast.pause('mail', { by: evilText })
   }
-  const { jobs } = await world.json('jobs', '--state', 'dead')
+  const { jobs } = await world.json('jobs', '--state', 'dead', '--include', 'payload')
   const [{ id }] = jobs
   assert.equal(jobs[0].payload.evil, evilText, 'JSON has the same text, escaped')
   const commands = [
-    ...[['jobs'], ['job', id], ['explain', id], ['kv', 'scan'], ['kv', 'get', evilText], ['kv', 'get', `x${evilText}`]],
+    ...[
+      ['jobs', '--include', 'payload'],
+      ['job', id],
+      ['explain', id],
+      ['kv', 'scan'],
+      ['kv', 'get', evilText],
+      ['kv', 'get', `x${evilText}`],
+    ],
     ...[
       ['gate', 'list'],
       ['batch', 'list'],

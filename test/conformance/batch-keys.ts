@@ -212,7 +212,7 @@ export function batchKeyTests(inWorld: InWorld): void {
       'an item that is cancelled, deleted or rescheduled while it is ready leaves its slot in the batch to another',
       inWorld(async ({ holdfast, clock }) => {
         await holdfast.batch({ name: 'b', concurrency: 1 }, itemsOf('a', 'b', 'c', 'd'))
-        const ids = (await holdfast.jobs({ queue: 'mail' })).jobs
+        const ids = (await holdfast.jobs({ queue: 'mail', include: ['payload'] })).jobs
           .toSorted((a, b) => (a.payload as Mail).n - (b.payload as Mail).n)
           .map(({ id }) => id)
         const ready = async () => Promise.all(ids.map((id) => stateOf(holdfast, id)))

@@ -285,7 +285,7 @@ function aloneTests(inSql: InSqlWorld): void {
       const mail = holdfast.queue('mail')
       const own = await sql.begin()
       const inside = await mail.enqueue('inside', { tx: own.tx, dedup: { key: 'k' } })
-      assert.deepEqual(await within(other.jobs(), 'a read'), { jobs: [], next: null })
+      assert.deepEqual(await within(other.jobs(), 'a read'), { jobs: [], looked: 0, next: null })
       let isAnswered = false
       const waiting = other
         .queue('mail')

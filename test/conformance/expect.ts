@@ -1,14 +1,16 @@
 // Assertions and steps that many tests use.
 import assert from 'node:assert/strict'
+import { includedParts, type JobsFilter } from '../../src/client/filter.ts'
 import type { JobInfo } from '../../src/client/job-info.ts'
 import type { QueueInfo } from '../../src/client/queues.ts'
-import type { JobsFilter } from '../../src/client/requests.ts'
 import { type ErrorCode, type HoldfastError, isHoldfastError } from '../../src/errors.ts'
 import type { EventName, HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import type { FoundJob, JobRecord } from '../../src/job/record.ts'
 import type { Lease } from '../../src/lease/lease.ts'
 import type { AnyDefinition } from '../../src/queue/definition.ts'
 import type { ClaimOptions } from '../../src/queue/queue.ts'
+import type { FindQuery, Store } from '../../src/store/store.ts'
 
 export const minute = 60_000
 export const hour = 60 * minute
@@ -61,12 +63,16 @@ export async function stateOf(holdfast: Holdfast, id: string): Promise<string | 
   return (await holdfast.job(id))?.state
 }
 
+/** All jobs that match, page by page, each as it is read alone. */
 export async function allJobs(holdfast: Holdfast, filter: JobsFilter = {}): Promise<JobInfo[]> {
   const jobs: JobInfo[] = []
   let after: string | undefined
   do {
-    const page = await holdfast.jobs({ limit: 1_000, ...filter, ...(after !== undefined && { after }) })
-    jobs.push(...page.jobs)
+    const page = await holdfast.jobs({
+      ...{ limit: 1_000, ...filter, include: includedParts },
+      ...(after !== undefined && { after }),
+    })
+    for (const { payloadBytes, headersBytes, resultBytes, historyBytes, ...job } of page.jobs) jobs.push(job)
     after = page.next ?? undefined
   } while (after !== undefined)
   return jobs
@@ -122,4 +128,18 @@ export function heard<Name extends EventName>(
 export function abortOf(signal: AbortSignal): Promise<unknown> {
   if (signal.aborted) return Promise.resolve(signal.reason)
   return new Promise((resolve) => signal.addEventListener('abort', () => resolve(signal.reason), { once: true }))
+}
+
+/** A page of a store, of whole records: for promises about records. */
+export async function wholePage(
+  store: Store,
+  { filter = {}, limit = 1_000, after = null }: Partial<Omit<FindQuery, 'include'>> = {},
+): Promise<{ jobs: JobRecord[]; looked: number; next: string | null }> {
+  const { jobs, looked, next } = await store.find({ filter, limit, after, include: includedParts })
+  return { jobs: jobs.map(toWhole), looked, next }
+}
+
+/** A job that was found with all its parts. */
+export function toWhole({ payloadBytes, headersBytes, resultBytes, historyBytes, ...job }: FoundJob): JobRecord {
+  return job as JobRecord
 }

@@ -29,6 +29,7 @@ import { enqueueKeysTests } from './enqueue-keys.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
 import { enqueuedEventTests } from './enqueued-events.ts'
 import { explainTests } from './explain.ts'
+import { findTests } from './find.ts'
 import { foreignStateTests } from './foreign-state.ts'
 import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
@@ -108,7 +109,7 @@ export const topics: readonly Topic[] = [
     batchRaceTests,
     inboxTests,
   ],
-  ...[explainTests, foreignStateTests, pageBytesTests, enqueueKeysTests],
+  ...[explainTests, foreignStateTests, pageBytesTests, enqueueKeysTests, findTests],
 ]
 
 export interface ConformanceOptions {

@@ -149,7 +149,7 @@ export function limitTests(inWorld: InWorld): void {
           await send(holdfast, 'b', 4)
           const { ready, held } = await queueInfo(holdfast, 'mail')
           assert.deepEqual({ ready, held }, { ready: 2, held: 2 })
-          const page = await holdfast.jobs({ queue: 'mail', state: 'held' })
+          const page = await holdfast.jobs({ queue: 'mail', state: 'held', include: ['payload'] })
           assert.deepEqual(
             page.jobs.map(({ payload, limitKey }) => [(payload as Mail).n, limitKey]),
             [

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test'
 import { bounds } from '../../src/job/bounds.ts'
 import type { JobOutcome, JobRecord, JobState } from '../../src/job/record.ts'
 import type { ChangesQuery, JobsPage, Store } from '../../src/store/store.ts'
-import { claimOne } from './expect.ts'
+import { claimOne, wholePage } from './expect.ts'
 import type { InWorld, StoreUnderTest } from './world.ts'
 
 const large = 'x'.repeat(900_000)
@@ -31,7 +31,9 @@ function jobTests(inWorld: InWorld): void {
       }
       const opened = await store()
       const read = (state: JobState | null) =>
-        pagesOf((after) => opened.jobs({ queue: null, state, limit: bounds.pageMax, after }))
+        pagesOf((after) =>
+          wholePage(opened, { filter: state === null ? {} : { states: [state] }, limit: bounds.pageMax, after }),
+        )
       const pages = await read(null)
       bounded(pages)
       assert.deepEqual(idsOf(pages).sort(), [...ids].sort())
@@ -56,7 +58,9 @@ function jobTests(inWorld: InWorld): void {
       for (let i = 0; i < many; i++) ids.push((await queue.enqueue({ large })).id)
       const opened = await store()
       const read = (state: 'running' | 'done') =>
-        pagesOf((after) => opened.jobs({ queue: 'large', state, limit: bounds.pageMax, after }))
+        pagesOf((after) =>
+          wholePage(opened, { filter: { queues: ['large'], states: [state] }, limit: bounds.pageMax, after }),
+        )
       const leases = []
       for (let i = 0; i < many; i++) leases.push(await claimOne(holdfast, 'large'))
       const running = await read('running')
@@ -192,7 +196,7 @@ function tooLargeTests(inWorld: InWorld): void {
       await overwrite?.('payload', ids[1] as string, tooLarge)
       await overwrite?.('value', 'b', tooLarge)
       const opened = await store()
-      const pages = await pagesOf((after) => opened.jobs({ queue: 'mail', state: null, limit: 10, after }))
+      const pages = await pagesOf((after) => wholePage(opened, { filter: { queues: ['mail'] }, limit: 10, after }))
       assert.deepEqual(
         pages.map((page) => idsOf([page])),
         ids.map((id) => [id]),

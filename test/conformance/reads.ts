@@ -11,10 +11,10 @@ export function readTests(inWorld: InWorld): void {
       'an unknown job is null, an unknown queue an empty page',
       inWorld(async ({ holdfast }) => {
         assert.equal(await holdfast.job(randomUUID()), null)
-        assert.deepEqual(await holdfast.jobs(), { jobs: [], next: null })
+        assert.deepEqual(await holdfast.jobs(), { jobs: [], looked: 0, next: null })
         await holdfast.queue('mail').enqueue(1)
-        assert.deepEqual(await holdfast.jobs({ queue: 'never' }), { jobs: [], next: null })
-        assert.deepEqual(await holdfast.jobs({ state: 'dead' }), { jobs: [], next: null })
+        assert.deepEqual(await holdfast.jobs({ queue: 'never' }), { jobs: [], looked: 0, next: null })
+        assert.deepEqual(await holdfast.jobs({ state: 'dead' }), { jobs: [], looked: 0, next: null })
       }),
     )
 

@@ -66,7 +66,7 @@ test('a producer by name uses the stored definition after a failover lost anothe
   await producer.sweep()
   const leases = await fresh.claim([calls], { max: 10 })
   assert.equal(leases.filter(({ job }) => job.payload.customer === 'ada').length, 1)
-  const { jobs } = await fresh.jobs({ queue: 'calls', limit: 20 })
+  const { jobs } = await fresh.jobs({ queue: 'calls', limit: 20, include: ['payload'] })
   const attempts = jobs.flatMap(({ payload, maxAttempts }) =>
     (payload as Call).customer === 'ada' ? [maxAttempts] : [],
   )
@@ -240,7 +240,7 @@ async function judge(holdfast: Holdfast, another: Holdfast, { batch }: Awaited<R
   await assert.rejects(batch.add([{ queue: 'refund', payload: 'no' }]), { code: 'BATCH_NOT_FOUND' })
   await assert.rejects(batch.cancel(), { code: 'BATCH_NOT_FOUND' })
   await claimed[0]?.done(null, { enqueue: [{ queue: 'refund', payload: 'follows' }] })
-  const jobs = (await another.jobs({ queue: 'refund' })).jobs
+  const jobs = (await another.jobs({ queue: 'refund', include: ['payload'] })).jobs
   const payloads = jobs.map(({ payload }) => payload).sort()
   assert.deepEqual(payloads, ['follows', 'keyed', 'later', 'one', 'three', 'two'])
   assert.equal((await another.jobs({ queue: 'e-mail' })).jobs.length, 3)

@@ -235,7 +235,7 @@ test('a pool, or a client without a transaction, is refused as tx before anythin
   await client.query('commit')
   await outside()
   client.release()
-  const { jobs } = await holdfast.jobs({ queue: 'mail' })
+  const { jobs } = await holdfast.jobs({ queue: 'mail', include: ['payload'] })
   assert.deepEqual(
     jobs.map(({ payload }) => payload),
     [4],

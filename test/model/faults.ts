@@ -5,6 +5,7 @@ import { type BatchRecord, type BatchSettings, completionJob } from '../../src/j
 import type { Limit, LimitSettings, NewJob } from '../../src/job/record.ts'
 import { newId } from '../../src/runtime/id.ts'
 import type { ClaimedJob, FinishedBatch, LeaseRef, Store } from '../../src/store/store.ts'
+import { wholePage } from '../conformance/expect.ts'
 
 export type Break = (store: Store) => Partial<Store>
 
@@ -165,9 +166,9 @@ export const faults: Readonly<Record<string, Break>> = {
   }),
 
   'a history that loses the newest attempt': (store) => ({
-    jobs: async (query) => {
-      const page = await store.jobs(query)
-      return { ...page, jobs: page.jobs.map((job) => ({ ...job, history: job.history.slice(0, 2) })) }
+    find: async (query) => {
+      const page = await store.find(query)
+      return { ...page, jobs: page.jobs.map(({ history = [], ...job }) => ({ ...job, history: history.slice(0, 2) })) }
     },
   }),
 
@@ -232,8 +233,8 @@ export const faults: Readonly<Record<string, Break>> = {
   }),
 
   'a held job that is shown as ready': (store) => ({
-    jobs: async (query) => {
-      const page = await store.jobs(query)
+    find: async (query) => {
+      const page = await store.find(query)
       return { ...page, jobs: page.jobs.map((job) => (job.state === 'held' ? { ...job, state: 'ready' } : job)) }
     },
   }),
@@ -292,7 +293,7 @@ export const faults: Readonly<Record<string, Break>> = {
 
   'counts that lose pruned items': (store) => ({
     sweep: async (request) => {
-      const done = (await store.jobs({ queue: null, state: 'done', limit: 1_000, after: null })).jobs
+      const done = (await wholePage(store, { filter: { states: ['done'] } })).jobs
       const report = await store.sweep(request)
       for (const { id } of done.filter(({ batch }) => batch !== null)) await store.alter([{ as: 'delete', id }])
       return report
@@ -435,6 +436,6 @@ function rememberClaims() {
 }
 
 async function deadIds(store: Store): Promise<string[]> {
-  const { jobs } = await store.jobs({ queue: null, state: 'dead', limit: 1_000, after: null })
+  const { jobs } = await wholePage(store, { filter: { states: ['dead'] } })
   return jobs.filter(({ error }) => error?.name === 'LeaseExpired').map(({ id }) => id)
 }

@@ -4,8 +4,10 @@
 import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
 import type { BatchRecord } from '../../src/job/batch.ts'
+import type { JobFilter } from '../../src/job/filter.ts'
 import type { JobRecord } from '../../src/job/record.ts'
-import type { DeadGroup, JobsQuery, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
+import type { DeadGroup, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
+import { wholePage } from '../conformance/expect.ts'
 import { compareRecords, itemsAgree, plain, readItems, show } from './commands.ts'
 import type { Model } from './model.ts'
 import { batchKeys, givenIds } from './steps.ts'
@@ -28,7 +30,7 @@ const pagesMax = 500
 
 export async function observe(store: Store): Promise<Observed> {
   return {
-    records: await readRecords(store, { queue: null, state: null }),
+    records: await readRecords(store),
     stats: await store.stats(),
     groups: await readGroups(store),
     kv: await readKv(store),
@@ -38,11 +40,11 @@ export async function observe(store: Store): Promise<Observed> {
   }
 }
 
-export async function readRecords(store: Store, query: Pick<JobsQuery, 'queue' | 'state'>): Promise<JobRecord[]> {
+export async function readRecords(store: Store, filter: JobFilter = {}): Promise<JobRecord[]> {
   const records: JobRecord[] = []
   let after: string | null = null
   for (let pages = 0; pages < pagesMax; pages++) {
-    const page = await store.jobs({ ...query, limit: pageSize, after })
+    const page: Awaited<ReturnType<typeof wholePage>> = await wholePage(store, { filter, limit: pageSize, after })
     assert.ok(page.jobs.length <= pageSize, 'a page is no longer than its limit')
     records.push(...page.jobs)
     after = page.next

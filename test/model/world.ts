@@ -89,12 +89,12 @@ export class World {
     const ticks = new Map(this.#models.map((model) => [model, model.state.tick]))
     this.keep((model) => answered.judge(model, oracle))
     if (this.model.hasKeyedItems()) {
-      const records = await readRecords(this.#store, { queue: null, state: null })
+      const records = await readRecords(this.#store)
       for (const model of this.#models) model.adoptAdmissions(records)
     }
     const isKeyed = this.model.state.live.some(({ state, limitKey }) => state === 'ready' && limitKey !== null)
     if (!this.model.admitsLate || !isKeyed) return
-    const ready = (await readRecords(this.#store, { queue: null, state: 'ready' })).map(({ id }) => id)
+    const ready = (await readRecords(this.#store, { states: ['ready'] })).map(({ id }) => id)
     for (const model of this.#models) model.adoptOrder(ready, ticks.get(model) ?? 0)
   }
 
@@ -197,7 +197,7 @@ export class World {
     const targets = new Set([...settings.flatMap(({ onDead }) => onDead ?? []), ...completionQueues])
     const newJobs: JobRecord[] = []
     for (const queue of targets) {
-      const records = await readRecords(this.#store, { queue, state: null })
+      const records = await readRecords(this.#store, { queues: [queue] })
       newJobs.push(...records.filter(({ id }) => !this.#ids.has(id)))
     }
     return {

@@ -1,7 +1,7 @@
 // Reads of finished jobs do not plan a scan of every partition each time.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { claimOne } from '../conformance/expect.ts'
+import { allJobs, claimOne } from '../conformance/expect.ts'
 import { inWorld, useDatabase } from './world.ts'
 
 useDatabase()
@@ -10,7 +10,7 @@ const partitions = 60
 const dayMs = 86_400_000
 
 test(
-  'the plan of a page of finished jobs, and of one finished job, does not grow with the partitions',
+  'the plan of a page of finished jobs, of a batch or of some ids, and of one job, does not grow with the partitions',
   inWorld(async (world) => {
     const { holdfast, pool } = world
     const first = Math.floor(Date.now() / dayMs) + 30
@@ -18,6 +18,7 @@ test(
       await world.rows(`create table holdfast.ended_3_${day} partition of holdfast.ended
         for values from (3, ${day * dayMs}) to (3, ${(day + 1) * dayMs})`)
     const { id } = await holdfast.queue('mail').enqueue(1)
+    const batch = await holdfast.batch({ name: 'none' })
     await (await claimOne(holdfast, 'mail')).done()
     const sent = new Set<string>()
     pool.on('acquire', (client) => {
@@ -30,16 +31,18 @@ test(
       }
       client.query = recorded as never
     })
-    const page = await holdfast.jobs({ queue: 'mail', state: 'done' })
-    assert.deepEqual(page.jobs, [await holdfast.job(id)])
+    const [job] = await allJobs(holdfast, { queue: 'mail', state: 'done' })
+    assert.deepEqual(job, await holdfast.job(id))
+    await holdfast.jobs({ ids: [id] })
+    await holdfast.jobs({ batch: batch.id })
     const client = await world.connect()
     let explained = 0
     for (const text of sent) {
-      if (!/ended/.test(text) || !/^\s*(select|with)/.test(text)) continue
+      if (!/ended|newest_of/.test(text) || !/^\s*(select|with)/.test(text)) continue
       const { rows } = await client.query(`explain (generic_plan) ${text}`)
       assert.ok(rows.length < partitions, `${rows.length} lines of plan for ${text}`)
       explained += 1
     }
-    assert.equal(explained, 2)
+    assert.equal(explained, 4)
   }),
 )

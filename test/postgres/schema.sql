@@ -734,6 +734,7 @@ function labels_option(p_options jsonb) returns jsonb plpgsql volatile;
 function lane_beside(p_lane integer, p_priority integer, p_opens boolean) returns integer plpgsql volatile;
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
+function last_run(p_past text) returns TABLE(worker text, started_at bigint) plpgsql immutable;
 function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.leased_job plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -743,10 +744,33 @@ function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids x
 function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
 function limit_key_option(p_options jsonb) returns text plpgsql volatile;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
-function list_ended(p_queue integer, p_state text, p_finished_at bigint, p_seq bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
+function list_ended(p_queue integer, p_state text, p_finished_at bigint, p_seq bigint, p_since bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function list_ended_items(p_batch integer, p_seq bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function list_held(p_queue integer, p_ord bigint, p_max integer) returns SETOF holdfast.job plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set enable_incremental_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function list_scheduled(p_queue integer, p_run_at bigint, p_seq bigint, p_max integer) returns SETOF holdfast.job plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set enable_incremental_sort=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -782,6 +806,11 @@ function newest_ended(p_id uuid) returns SETOF holdfast.ended plpgsql stable
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function newest_of(p_ids uuid[]) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function newest_watch() returns holdfast.watch_log sql stable;
 function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -803,6 +832,7 @@ function outcomes(p_ids uuid[], p_bytes bigint) returns TABLE(id uuid, is_live b
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function override_limit(p_name text, p_override jsonb, p_fail_fast boolean) returns void plpgsql volatile;
+function payload_has(p_payload text, p_path text, p_kind text, p_value text) returns boolean plpgsql immutable;
 function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean, lowered jsonb) plpgsql stable
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan

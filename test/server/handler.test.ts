@@ -26,6 +26,42 @@ test('queues and jobs are the same as in the client', async () => {
   assert.partialDeepStrictEqual(job, { status: 200, body: { payload: { to: 'a' } } })
 })
 
+test('every condition of a filter is a parameter', async () => {
+  await using world = await setup()
+  const queue = world.holdfast.queue('mail', { attempts: 1, limit: { concurrency: 9, key: 'to' } })
+  const { id } = await queue.enqueue({ to: 'a', n: 3 }, { dedup: { key: 'd' }, idempotencyKey: 'i' })
+  await queue.enqueue({ to: 'b' })
+  const [lease] = await queue.claim({ worker: 'w1' })
+  await lease?.dead(new Error('no & never'))
+  const range = ['enqueued', 'started', 'ended'].map((name) => `${name}Since=0&${name}Before=2200-01-01`).join('&')
+  for (const query of [
+    ...[`id=${id}`, 'queue=mail&queue=post&state=dead&state=done', 'error=no%20%26%20never', 'worker=w1', range],
+    ...[
+      'limitKey=a',
+      'dedupKey=d',
+      'idempotencyKey=i',
+      'attemptsMin=1&attemptsMax=1',
+      'payloadPath=to&payloadEquals=%22a%22',
+    ],
+    ...['payloadPath=n&payloadEquals=3'],
+  ]) {
+    const { status, body } = await world.get(`/api/jobs?${query}`)
+    assert.partialDeepStrictEqual({ status, body }, { status: 200, body: { jobs: [{ id }], next: null } }, query)
+    assert.equal((body as { jobs: unknown[] }).jobs.length, 1, query)
+  }
+  const { body } = await world.get(`/api/jobs?id=${id}&include=payload&include=error`)
+  assert.partialDeepStrictEqual(body, { jobs: [{ payload: { to: 'a', n: 3 }, error: { message: 'no & never' } }] })
+  for (const query of [
+    'attemptsMin=',
+    'endedSince=x',
+    'payloadPath=a',
+    'payloadEquals=1',
+    'payloadPath=a&payloadEquals=x',
+    'include=all',
+  ])
+    assert.equal((await world.get(`/api/jobs?${query}`)).status, 400, query)
+})
+
 test('a wrong request gets the matching status and code', async () => {
   await using world = await setup()
   const cases: [path: string, method: string, status: number, code: string | undefined][] = [

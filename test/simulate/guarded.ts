@@ -87,7 +87,7 @@ export async function resumeBatches(holdfast: Holdfast): Promise<void> {
 export async function judgeBatches(holdfast: Holdfast): Promise<Violation[]> {
   const found: Violation[] = []
   const accuse = (promise: string, what: string) => found.push({ promise, what })
-  const { jobs } = await holdfast.jobs({ queue: completions.name, limit: 1_000 })
+  const { jobs } = await holdfast.jobs({ queue: completions.name, limit: 1_000, include: ['payload'] })
   const payloads = jobs.map(({ payload }) => payload as { batchId: string; round: number })
   for (const progress of (await holdfast.batches({ limit: 1_000 })).batches) {
     const { id, round, finishedAt, done, dead, cancelled, waiting, running } = progress

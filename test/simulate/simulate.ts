@@ -121,7 +121,7 @@ class Run {
     const notes = [...this.#ledger.notes, ...ofProcesses, ...host.notes()].sort((a, b) => a.at - b.at)
     const findings = { notes, found, left: withoutTicks(left), conditions: undisturbed, watchLog: null, received: null }
     const slots = left.jobs.filter(({ queue }) => queue === ticks.name)
-    const unreported = await changes.differenceOf(await readRecords(store, { queue: null, state: null }))
+    const unreported = await changes.differenceOf(await readRecords(store))
     const verdict = judgeRun({ findings, slots, unreported, missed: this.#plan.missed, declaredAt, unscheduledAt })
     const ofBatches = await judgeBatches(host.holdfast)
     for (const { promise, what } of [...verdict, ...ofBatches]) this.#accuse(promise, what)

@@ -76,7 +76,7 @@ describe('concurrent calls', () => {
       'duplicate',
     ])
     assert.equal(committed(file.path) - before, 1)
-    const { jobs } = await holdfast.jobs({ queue: 'mail' })
+    const { jobs } = await holdfast.jobs({ queue: 'mail', include: ['payload'] })
     assert.deepEqual(jobs.map(({ payload }) => payload).sort(), ['good 1', 'good 2', 'good 3', 'one', 'taken'])
     assertCountsEqualRecount(file.raw())
   })
@@ -130,7 +130,7 @@ describe('a request that fails with an error of SQLite itself', () => {
         assert.equal((outcome.reason as HoldfastError).code, 'INVALID_OPTION')
         assert.match((outcome.reason as HoldfastError).message, /poisoned/)
       }
-      const { jobs } = await holdfast.jobs({ queue: 'mail' })
+      const { jobs } = await holdfast.jobs({ queue: 'mail', include: ['payload'] })
       assert.deepEqual(jobs.map(({ payload }) => payload).sort(), [0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
       assert.equal((await mail.enqueue('good', { dedup: { key: 'k' } })).status, 'created')
       assertCountsEqualRecount(file.raw())
@@ -173,7 +173,7 @@ describe('a request that fails with an error of SQLite itself', () => {
     await using file = await jobsFile()
     const holdfast = await file.open()
     await holdfast.queue('mail').enqueueMany(['good', 'poison', 'good'].map((payload) => ({ payload })))
-    const { jobs } = await holdfast.jobs({ queue: 'mail' })
+    const { jobs } = await holdfast.jobs({ queue: 'mail', include: ['payload'] })
     const bad = jobs.find(({ payload }) => payload === 'poison')
     file.raw().exec(`create trigger poison before insert on holdfast_lease
       when new.seq = (select seq from holdfast_job where id = '${bad?.id}')

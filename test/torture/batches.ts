@@ -81,7 +81,7 @@ export async function submitShortLived(world: World, label: string): Promise<voi
 
 /** Requeues dead items of such batches, several at once. */
 export async function requeueShortLived({ holdfast, journal, random }: World): Promise<void> {
-  const { jobs } = await holdfast.jobs({ queue: pieces.name, state: 'dead', limit: 50 })
+  const { jobs } = await holdfast.jobs({ queue: pieces.name, state: 'dead', limit: 50, include: ['payload'] })
   const dead = jobs.filter(({ payload }) => (payload as { kind: string }).kind === 'shortLived')
   const some = dead.filter(() => random.chance(0.3))
   await Promise.all(some.map(({ id }) => journal.ask('requeue', { id }, () => holdfast.requeue(id).then(() => true))))

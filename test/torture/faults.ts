@@ -137,11 +137,14 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
   'an attempt that is not counted': [
     'attempts add up and stay below the cap',
     (store) => ({
-      jobs: async (query) => {
-        const page = await store.jobs(query)
+      find: async (query) => {
+        const page = await store.find(query)
         return {
           ...page,
-          jobs: page.jobs.map((job) => ({ ...job, history: job.history.filter(({ ending }) => ending !== 'failed') })),
+          jobs: page.jobs.map(({ history = [], ...job }) => ({
+            ...job,
+            history: history.filter(({ ending }) => ending !== 'failed'),
+          })),
         }
       },
     }),
@@ -226,9 +229,12 @@ export const faults: Readonly<Record<string, readonly [Promised, Break]>> = {
           }
           return answers
         },
-        jobs: async (query) => {
-          const page = await store.jobs(query)
-          return { ...page, jobs: page.jobs.map((job) => ({ ...job, dedupKey: job.dedupKey ?? keyIn(job.payload) })) }
+        find: async (query) => {
+          const page = await store.find(query)
+          return {
+            ...page,
+            jobs: page.jobs.map((job) => ({ ...job, dedupKey: job.dedupKey ?? keyIn(job.payload ?? '') })),
+          }
         },
       }
     },

@@ -114,7 +114,7 @@ async function someJob(
   state: JobInfo['state'],
   { queue = work.name, but = [] }: SomeOptions = {},
 ): Promise<string | undefined> {
-  const { jobs } = await holdfast.jobs({ queue, state, limit: 20 })
+  const { jobs } = await holdfast.jobs({ queue, state, limit: 20, include: ['payload'] })
   const eligible = jobs.filter(({ payload }) => !but.includes((payload as { kind: Kind }).kind))
   return eligible.length === 0 ? undefined : random.pick(eligible).id
 }

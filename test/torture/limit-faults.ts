@@ -138,8 +138,8 @@ export const limitFaults: Readonly<Record<string, readonly [Promised, Break]>> =
   'a completion that is enqueued twice': [
     completion,
     (store) => ({
-      jobs: async (query) => {
-        const page = await store.jobs(query)
+      find: async (query) => {
+        const page = await store.find(query)
         const again = page.jobs.filter(({ queue }) => queue === 'completions')
         return { ...page, jobs: [...page.jobs, ...again.map((job) => ({ ...job, id: crypto.randomUUID() }))] }
       },

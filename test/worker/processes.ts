@@ -90,7 +90,7 @@ export function processTests(makeSharedStore: MakeSharedStore): void {
       const keys = await Array.fromAsync(holdfast.kv.scan('other/'), ({ key }) => key)
       assert.deepEqual(keys.sort(), ids.map((id) => `other/${id}`).sort())
       assert.deepEqual(await Array.fromAsync(holdfast.kv.scan('stopped/')), [])
-      const { jobs: followUps } = await holdfast.jobs({ queue: 'followUps' })
+      const { jobs: followUps } = await holdfast.jobs({ queue: 'followUps', include: ['payload'] })
       assert.deepEqual(
         followUps.map(({ payload }) => payload),
         ids.map(() => 'other'),

@@ -43,7 +43,7 @@ describe('a handler in a thread', () => {
     const said = await log
     assert.deepEqual([said.id, said.message, said.facts], [id, 'so far', { rows: 3 }])
     assert.equal((await holdfast.kv.get('kept'))?.value, id)
-    const { jobs } = await holdfast.jobs({ queue: 'followUps' })
+    const { jobs } = await holdfast.jobs({ queue: 'followUps', include: ['payload'] })
     assert.deepEqual(
       jobs.map(({ payload }) => payload),
       [{ from: id }],

@@ -21,7 +21,12 @@ export async function deadJobs({ store }: Patient): Promise<Finding[]> {
 }
 
 async function findingOf(store: Patient['store'], { queue, counts }: QueueStats, now: number): Promise<Finding> {
-  const { jobs } = await store.jobs({ queue, state: 'dead', limit: 1, after: null })
+  const { jobs } = await store.find({
+    filter: { queues: [queue], states: ['dead'] },
+    limit: 1,
+    after: null,
+    include: [],
+  })
   const diedAt = jobs[0]?.finishedAt ?? null
   const message = jobs[0]?.error?.message.split('\n', 1)[0] ?? null
   const last =

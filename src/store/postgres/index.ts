@@ -21,14 +21,15 @@ import type {
   ChangesQuery,
   ClaimRequest,
   ControlBatchRequest,
+  CountQuery,
   DeadGroupsQuery,
   DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
   ExamineRequest,
+  FindQuery,
   ItemsQuery,
   ItemsRequest,
-  JobsQuery,
   KvScanQuery,
   KvWrite,
   LeaseRef,
@@ -60,6 +61,7 @@ import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine } from './doctor/examine.ts'
 import { type AfterCommit, enqueue, enqueueIn, type StoreContext } from './enqueue.ts'
 import { readDeadGroups } from './error-groups.ts'
+import { countJobs, findJobs } from './find.ts'
 import { kvGet, kvScan, kvWrite } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
@@ -67,7 +69,7 @@ import { blockers } from './limits/blockers.ts'
 import { LockPolls } from './lock-polls.ts'
 import { OwnDefinitions } from './own-definitions.ts'
 import { progress } from './progress.ts'
-import { readItems, readJob, readJobs, readOutcomes, readStats } from './read.ts'
+import { readItems, readJob, readOutcomes, readStats } from './read.ts'
 import { cancelRequested, renew } from './renew.ts'
 import { repairRestored } from './schema/check-restored.ts'
 import { migrate, requireSchema } from './schema/migrate.ts'
@@ -412,8 +414,12 @@ class PostgresStore implements Store {
     return readOutcomes(this.#db, ids)
   }
 
-  jobs(query: JobsQuery) {
-    return readJobs(this.#db, query)
+  find(query: FindQuery) {
+    return findJobs(this.#db, query)
+  }
+
+  count(query: CountQuery) {
+    return countJobs(this.#db, query)
   }
 
   deadGroups(query: DeadGroupsQuery) {

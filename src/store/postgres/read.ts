@@ -1,32 +1,43 @@
-// Reads. Pages are ordered by queue, then by state. Waiting jobs are in the order in which they will run, running jobs in the
-// order in which they were enqueued, finished jobs newest first. A job is running if a lease lists its place.
+// Reads of single jobs, of the items of a batch and of counts. Listings are in `find.ts`. A job is running if a lease lists its
+// place.
 
 import { bounds } from '../../job/bounds.ts'
 import { decodeLabels } from '../../job/labels.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
-import type { Attempt, EndState, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
+import type { Attempt, EndState, IncludedPart, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { decodeOverride } from '../../job/stored-definition.ts'
 import { remember } from '../../job/transition.ts'
 import { Page } from '../page.ts'
 import { decodeCursor, encodeCursor } from '../page-cursor.ts'
-import type { ItemsQuery, JobsPage, JobsQuery, QueueStats } from '../store.ts'
-import type { Row, Value } from './connection/call.ts'
+import type { ItemsQuery, JobsPage, QueueStats } from '../store.ts'
+import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { limitOf } from './define.ts'
 import { limitKeyIn } from './enqueue.ts'
 
-const liveColumns = `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
-  j.start_before, j.dedup_key, j.idempotency_key, j.payload, j.headers, j.cancel, j.past,
-  case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' when h.worker is null then 'ready'
-       else 'running' end,
+/** The state of a live job whose lease was joined. */
+export const liveState = `case when j.is_held then 'held' when j.ready_xid is null then 'scheduled' when h.worker is null then 'ready'
+       else 'running' end`
+
+export const allParts: readonly IncludedPart[] = ['payload', 'headers', 'result', 'history', 'error']
+
+/** The columns of a record, with only these of its long texts. */
+export const liveColumnsWith = (
+  parts: readonly IncludedPart[],
+) => `j.id, q.name, l.priority, j.attempts, j.max_attempts, j.timeout_ms, j.created_at, j.run_at,
+  j.start_before, j.dedup_key, j.idempotency_key, ${parts.includes('payload') ? 'j.payload' : "''::text"},
+  ${parts.includes('headers') ? 'j.headers' : 'null::text'}, case when j.cancel is not null then '' end,
+  ${parts.includes('history') ? 'j.past' : 'null::text'}, ${liveState},
   null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at,
   p.value, p.message, p.at, j.limit_key, null::text,
   (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted), null::text, j.labels::text`
 
+const liveColumns = liveColumnsWith(allParts)
+
 /** The lease of the job: the newest one that lists its place. */
-const joinLease = `left join lateral (
+export const joinLease = `left join lateral (
     select s.token, s.worker, s.started_at, s.expires_at
       from holdfast.lease s
      where s.lane = j.lane and j.ord = any (s.ords)
@@ -34,19 +45,25 @@ const joinLease = `left join lateral (
   ) h on j.ready_xid is not null`
 
 /** The progress that was reported under that lease. */
-const joinProgress = `left join holdfast.progress p
+export const joinProgress = `left join holdfast.progress p
     on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord and p.token = h.token`
 
 /** For jobs without a lease. */
-const joinNoLease = `left join lateral (select null::uuid as token, null::text as worker, null::bigint as started_at,
+export const joinNoLease = `left join lateral (select null::uuid as token, null::text as worker, null::bigint as started_at,
     null::bigint as expires_at) h on true
   left join lateral (select null::float8 as value, null::text as message, null::bigint as at) p on true`
 
-const endedColumns = `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.timeout_ms, e.created_at, e.run_at,
-  e.start_before, e.dedup_key, e.idempotency_key, e.payload, e.headers, e.cancel, e.past, e.state,
-  e.finished_at, e.result, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
+export const endedColumnsWith = (
+  parts: readonly IncludedPart[],
+) => `e.id, q.name, e.priority, e.attempts, e.max_attempts, e.timeout_ms, e.created_at, e.run_at,
+  e.start_before, e.dedup_key, e.idempotency_key, ${parts.includes('payload') ? 'e.payload' : "''::text"},
+  ${parts.includes('headers') ? 'e.headers' : 'null::text'}, case when e.cancel is not null then '' end,
+  ${parts.includes('history') ? 'e.past' : 'null::text'}, e.state,
+  e.finished_at, ${parts.includes('result') ? 'e.result' : 'null::text'}, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
   null::float8, null::text, null::bigint, e.limit_key, e.annotations,
   (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted), e.error_group, e.labels::text`
+
+const endedColumns = endedColumnsWith(allParts)
 
 const fromLive = `from holdfast.job j
   join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}`
@@ -83,7 +100,7 @@ export async function liveOrEnded<T>(
   return []
 }
 
-function toRecord(row: Row): JobRecord {
+export function toRecord(row: Row): JobRecord {
   const [id, queue, priority, attempts, maxAttempts, timeoutMs, createdAt, runAt, startBefore, dedupKey] = row
   const [idempotencyKey, payload, headers, cancel, past, state, finishedAt, result, error] = row.slice(10)
   const [
@@ -150,30 +167,6 @@ function numberOrNull(text: string | null | undefined): number | null {
   return text == null ? null : Number(text)
 }
 
-const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
-
-/** Where a page ended: the queue, the state, and the last job's position in that list. */
-type Mark = readonly [queue: string, state: number, ...Position]
-
-/** A position in a list: the last columns of a row of `readList`. */
-type Position = readonly number[]
-
-export async function readJobs(db: Database, { queue, state, limit, after }: JobsQuery): Promise<JobsPage> {
-  const mark = after === null ? null : decodeCursor<Mark>(after, isMark)
-  const page = new Page<Listed<Mark>>(limit)
-  for (const listed of await listsOf(db, queue, state)) {
-    if (page.isCut) break
-    if (mark && (listed.name < mark[0] || (listed.name === mark[0] && listed.index < mark[1]))) continue
-    const isWhereItStopped = mark !== null && listed.name === mark[0] && listed.index === mark[1]
-    const position = isWhereItStopped ? (mark.slice(2) as Position) : null
-    for (const row of await readList(db, listed, position, page)) {
-      const { columns, place, bytes } = toListed(row)
-      if (!page.add({ record: toRecord(columns), mark: [listed.name, listed.index, ...place] }, bytes)) break
-    }
-  }
-  return toJobsPage(page)
-}
-
 /** A job of a page, and the mark of the page that ends with it. */
 interface Listed<M> {
   readonly record: JobRecord
@@ -185,10 +178,10 @@ function toJobsPage<M extends readonly (string | number)[]>({ entries, isCut }: 
   return { jobs: entries.map(({ record }) => record), next: isCut && last ? encodeCursor(last.mark) : null }
 }
 
-const recordWidth = 32
+export const recordWidth = 32
 
 /** The columns of a record that may be long: payload, headers, cancel, past, result, error, annotations, labels. */
-const longColumns = [12, 13, 14, 15, 18, 19, 29, 32] as const
+export const longColumns = [12, 13, 14, 15, 18, 19, 29, 32] as const
 
 /**
  * The rows of a listing up to the first one that exceeds the bytes left in the page, each with its bytes. That row shows
@@ -212,25 +205,6 @@ function toListed(row: Row) {
     place: row.slice(recordWidth, -1).map(Number),
     bytes: Number(row.at(-1)),
   }
-}
-
-interface List {
-  readonly name: string
-  readonly no: number
-  readonly index: number
-  readonly state: JobState
-}
-
-/** Every list that is not empty, in the order of the pages. */
-async function listsOf(db: Database, queue: string | null, state: JobState | null): Promise<List[]> {
-  const counted = await readCounts(db)
-  return counted
-    .filter(({ name }) => queue === null || name === queue)
-    .flatMap(({ name, no, counts }) =>
-      states
-        .map((listed, index) => ({ name, no, index, state: listed }))
-        .filter((list) => (state === null || state === list.state) && counts[list.state] > 0),
-    )
 }
 
 /** Part 0: ended items, in the order of submission. Part 1: ready and running items, by lane. Part 2: all others, by lane. */
@@ -315,7 +289,7 @@ function readPart(db: Database, no: number, { part, position, query, max, bytesL
 }
 
 /** The two halves of a number that is too large for JavaScript. */
-function halves(column: string): readonly [high: string, low: string] {
+export function halves(column: string): readonly [high: string, low: string] {
   return [`${column} >> 32`, `${column} & 4294967295`]
 }
 
@@ -332,115 +306,6 @@ function isItemPosition(value: readonly unknown[]): boolean {
     Number(third) >= 0 &&
     (part === 1 || (Number(second) <= 0x7fffffff && Number(third) <= 0xffffffff))
   )
-}
-
-const first = [-1, -1, -1, -1] as const
-
-function readList(
-  db: Database,
-  { no, state }: List,
-  position: Position | null,
-  { rowsLeft: max, bytesLeft }: Page<unknown>,
-): Promise<Row[]> {
-  const query = (select: string, places: number, values: readonly Value[]) =>
-    db.query(withinBytes(select, places, `$${values.length + 1}`), [...values, bytesLeft])
-  const [a = 0, b = 0, c = 0, d = 0] = position ?? first
-  switch (state) {
-    case 'running':
-      return query(
-        `with holds as materialized (
-           select distinct on (s.lane, u.xid, u.ord) s.lane, u.xid, u.ord, s.token, s.worker, s.started_at, s.expires_at
-             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
-            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
-            order by s.lane, u.xid, u.ord, s.no desc
-         )
-         select ${liveColumns}, j.seq
-           from holds h
-           join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
-           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinProgress}
-          where j.seq > $2 order by j.seq limit $3`,
-        1,
-        [no, a, max],
-      )
-    case 'ready':
-      return query(
-        `with holds as materialized (
-           select s.lane, u.xid, u.ord
-             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
-            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
-         ),
-         listed as (
-           select w.*
-             from holdfast.lane l cross join (values (0), (1)) f(back) cross join lateral (
-               select j.* from holdfast.job j
-                where j.lane = l.no + 1 - f.back and j.ready_xid is not null
-                  and (l.priority, f.back) >= ($2::int, $3::int)
-                  and ((l.priority, f.back) > ($2::int, $3::int) or (j.ready_xid, j.ord) > ($4::text::xid8, $5::bigint))
-                  and not exists (select from holds h where h.lane = j.lane and h.xid = j.ready_xid and h.ord = j.ord)
-                order by j.ready_xid, j.ord
-                limit $6
-             ) w
-            where l.queue = $1
-         )
-         select ${liveColumns}, l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord
-           from listed j
-           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
-          order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
-        4,
-        [no, a, b, String(Math.max(0, c)), d, max],
-      )
-    case 'scheduled':
-      return query(
-        `select ${liveColumns}, j.run_at, j.seq
-           from holdfast.lane l join holdfast.job j on j.lane in (l.no, l.no + 1)
-           join holdfast.queue q on q.no = l.queue ${joinNoLease}
-          where l.queue = $1 and j.ready_xid is null and not j.is_held and (j.run_at, j.seq) > ($2, $3)
-          order by j.run_at, j.seq limit $4`,
-        2,
-        [no, a, b, max],
-      )
-    case 'held':
-      return query(selectHeld, 2, [no, ...heldFrom(position), max])
-    default:
-      return query(
-        `select ${endedColumns}, e.finished_at, e.seq
-           from holdfast.list_ended($1, $2, $3, $4, $5) e join holdfast.queue q on q.no = e.queue
-          order by e.finished_at desc, e.seq desc`,
-        2,
-        [no, state, ...(position ? [a, b] : [Number.MAX_SAFE_INTEGER, 0]), max],
-      )
-  }
-}
-
-const [highHeld, lowHeld] = halves('j.ord')
-
-/** In the order of their `ord`. */
-const selectHeld = `select ${liveColumns}, ${highHeld}, ${lowHeld}
-       from (select k.* from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
-               select * from holdfast.job
-                where lane = l.no + f.front and ready_xid is null and is_held and ord > ($2::bigint << 32 | $3::bigint)
-                order by ord limit $4) k
-              where l.queue = $1 order by k.ord limit $4) j
-       join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
-      order by j.ord`
-
-/** The `ord` of jobs that are not held is below 2^56, which is where the first page begins. */
-function heldFrom(position: Position | null): readonly [high: number, low: number] {
-  const [high = 0, low = 0] = position ?? [2 ** 24]
-  return [high, low]
-}
-
-function isMark([queue, state, ...position]: readonly unknown[]): boolean {
-  if (typeof queue !== 'string' || !Number.isSafeInteger(state) || !((state as number) in states)) return false
-  return isPosition(position as unknown as Position, states[state as number])
-}
-
-/** Checks a position of `readList`. That of a ready job begins with its priority, and 0 if it was released or rescued. */
-function isPosition([a, b, ...rest]: Position, state: JobState | undefined): boolean {
-  if (![a, b, ...rest].filter((each) => each !== undefined).every(Number.isSafeInteger)) return false
-  if (state === 'running') return b === undefined
-  if (state !== 'ready') return b !== undefined && rest.length === 0
-  return Number(a) >= 0 && Number(a) <= bounds.priorityMax && (b === 0 || b === 1) && rest.length === 2
 }
 
 interface Counted {

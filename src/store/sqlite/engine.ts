@@ -42,11 +42,12 @@ import { define, overrideLimit, readDefinitions } from './define.ts'
 import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { readDeadGroups } from './error-groups.ts'
+import { findJobs } from './find.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readBlockers } from './limits/blockers.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { progress } from './progress.ts'
-import { readJob, readJobs, readOutcomes, readStats } from './read.ts'
+import { readJob, readOutcomes, readStats } from './read.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { type SqlFault, sentenceOf, TransactionRolledBack } from './sql-effect.ts'
@@ -78,7 +79,7 @@ const read = {
   ...{
     readJob,
     readOutcomes,
-    readJobs,
+    findJobs,
     readBlockers,
     readStats,
     readDeadGroups,

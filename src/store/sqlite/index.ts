@@ -4,6 +4,8 @@ import { realpathSync } from 'node:fs'
 import type { DatabaseSync } from 'node:sqlite'
 import { HoldfastError, isRefused, type Refused, toError } from '../../errors.ts'
 import type { BatchRecord, BatchSettings } from '../../job/batch.ts'
+import { bounds } from '../../job/bounds.ts'
+import { countOf, isOfLists } from '../../job/filter.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import { checkOptions } from '../../job/names.ts'
 import type { JobOutcome, QueueSettings } from '../../job/record.ts'
@@ -27,16 +29,19 @@ import type {
   ClaimedJob,
   ClaimRequest,
   ControlBatchRequest,
+  CountedJobs,
+  CountQuery,
   DeadGroupsQuery,
   DefinedQueue,
   EnqueueAnswer,
   EnqueueRequest,
   ExamineRequest,
   Finding,
+  FindQuery,
+  FoundPage,
   ItemsAnswer,
   ItemsQuery,
   ItemsRequest,
-  JobsQuery,
   KvAnswer,
   KvScanQuery,
   KvWrite,
@@ -63,6 +68,7 @@ import { checkDriver, type SqliteDriver, type SyncDatabase } from './connection/
 import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import { examineFile } from './doctor/file.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
+import { inSteps } from './find.ts'
 import { withBindables } from './sql-effect.ts'
 import { InOwnThread, InThread, type OnCommitted, type Port, type StartThread, startThread } from './thread/port.ts'
 
@@ -331,8 +337,16 @@ class SqliteStore implements Store {
     return this.#all('readCancelRequested', leases)
   }
 
-  jobs(query: JobsQuery) {
-    return this.#one('readJobs', query)
+  async find(query: FindQuery): Promise<FoundPage> {
+    const { jobs, looked, next } = await inSteps((step) => this.#one('findJobs', step), query, { isCount: false })
+    return { jobs, looked, next }
+  }
+
+  async count({ filter, after }: CountQuery): Promise<CountedJobs> {
+    if (isOfLists(filter)) return { count: countOf(filter, await this.stats()), looked: 0, next: null }
+    const query = { filter, after, limit: bounds.lookMax, include: [] }
+    const { count, looked, next } = await inSteps((step) => this.#one('findJobs', step), query, { isCount: true })
+    return { count, looked, next }
   }
 
   deadGroups(query: DeadGroupsQuery) {

@@ -1,17 +1,17 @@
-// Reads. Pages use only indexes that the hot path needs anyway: by queue, then by state. Waiting jobs come in the order in which
-// they will run, running ones in the order in which they were enqueued, finished ones newest first.
+// Reads of single jobs and of counts. Listings are in `find.ts`.
 
 import { byteLength } from '../../job/codec.ts'
+import { summaryOf } from '../../job/error.ts'
 import { decodeLabels } from '../../job/labels.ts'
-import type { Attempt, EndState, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
+import type { Attempt, EndState, FoundJob, IncludedPart, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
 import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { Page } from '../page.ts'
-import { decodeCursor, encodeCursor } from '../page-cursor.ts'
-import type { JobsPage, JobsQuery, QueueStats } from '../store.ts'
+import { encodeCursor } from '../page-cursor.ts'
+import type { JobsPage, QueueStats } from '../store.ts'
 import { lastAttempt } from './control.ts'
 import { readOverrides } from './define.ts'
-import { type EndedPlace, findById, newestFirst } from './job.ts'
+import { findById } from './job.ts'
 import { keyLimitOf, limitOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
@@ -36,6 +36,10 @@ interface RecordRow {
   readonly headers: string | null
   readonly payload: string
   readonly labels: string | null
+  readonly payload_bytes: number
+  readonly headers_bytes: number
+  readonly result_bytes: number
+  readonly history_bytes: number
   readonly lease_attempt: number | null
   readonly lease_expires_at: number
   readonly lease_worker: string
@@ -90,15 +94,24 @@ function readOutcome(tx: SqliteTransaction, id: string): ReadOutcome {
 
 /** Undefined if a list names a job that has no row. */
 export function readRecord(tx: SqliteTransaction, seq: number): JobRecord | undefined {
-  const row = readRow(tx, seq)
+  const row = readRow(tx, seq, allParts)
   return row && toRecord(row)
 }
 
-function readRow(tx: SqliteTransaction, seq: number): RecordRow | undefined {
+export const allParts: readonly IncludedPart[] = ['payload', 'headers', 'result', 'history', 'error']
+
+/** Reads a job with only these of its long texts. Its size is known without reading a text. */
+function readRow(tx: SqliteTransaction, seq: number, parts: readonly IncludedPart[]): RecordRow | undefined {
+  const [payload, headers, result, history] = allParts.map((part) => (parts.includes(part) ? 1 : 0))
   return tx.db.get<RecordRow>(
-    `select j.*, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
+    `select j.id, j.priority, j.ord, j.run_at, j.attempts, j.max_attempts, j.created_at, j.start_before, j.timeout_ms,
+            j.dedup_key, j.idempotency_key, j.limit_key, j.held, iif(j.cancel is null, null, '') as cancel,
+            iif(?2, j.payload, '') as payload, iif(?3, j.headers, null) as headers, iif(?4, e.result, null) as result,
+            iif(?5, j.past, null) as past, octet_length(j.payload) as payload_bytes,
+            coalesce(octet_length(j.headers), 0) as headers_bytes, coalesce(octet_length(e.result), 0) as result_bytes,
+            coalesce(octet_length(j.past), 0) as history_bytes, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
             c.started_at as lease_started_at, l.progress, l.progress_message, l.progress_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
-            e.ending, e.finished_at, e.result, e.error, e.annotations, e.error_group, b.id as batch_id, t.labels
+            e.ending, e.finished_at, e.error, e.annotations, e.error_group, b.id as batch_id, t.labels
        from holdfast_job j
        join holdfast_queue q on q.no = j.queue
        left join holdfast_lease l on l.seq = j.seq
@@ -107,9 +120,36 @@ function readRow(tx: SqliteTransaction, seq: number): RecordRow | undefined {
        left join holdfast_retention_class s on s.no = e.retention_class
        left join holdfast_labelled t on t.seq = j.seq
        left join holdfast_batch b on b.no = j.batch and b.is_deleted = 0
-      where j.seq = ?`,
-    seq,
+      where j.seq = ?1`,
+    ...[seq, payload as number, headers as number, result as number, history as number],
   )
+}
+
+/** A job as a listing has it. */
+function toFound(row: RecordRow, parts: readonly IncludedPart[]): FoundJob {
+  const { payload, headers, result, history, error, ...rest } = toRecord(row)
+  return {
+    ...rest,
+    error: error && (parts.includes('error') ? error : summaryOf(error)),
+    payloadBytes: row.payload_bytes,
+    headersBytes: row.headers_bytes,
+    resultBytes: row.result_bytes,
+    historyBytes: row.history_bytes,
+    ...(parts.includes('payload') && { payload }),
+    ...(parts.includes('headers') && { headers }),
+    ...(parts.includes('result') && { result }),
+    ...(parts.includes('history') && { history }),
+  }
+}
+
+/** A job of a listing, and the bytes of its texts. Undefined if a list names a job that has no row. */
+export function readFound(
+  tx: SqliteTransaction,
+  seq: number,
+  parts: readonly IncludedPart[],
+): { readonly job: FoundJob; readonly bytes: number } | undefined {
+  const row = readRow(tx, seq, parts)
+  return row && { job: toFound(row, parts), bytes: bytesOf(row) }
 }
 
 function toRecord(row: RecordRow): JobRecord {
@@ -157,38 +197,6 @@ function historyOf(row: RecordRow): Attempt[] {
   return row.attempt === null ? past : remember(past, lastAttempt(row))
 }
 
-const states: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'dead', 'cancelled', 'done']
-
-/** Where a page stopped: the queue, the state, and the last job's place in that list. */
-type Mark = readonly [queue: string, state: number, ...Place]
-
-/** Rising. Lists of finished jobs are read backwards, so their places are negated. */
-type Place = readonly [x: number | string, y: number, z: number]
-
-/** In the list of held jobs the first value is a limit key, in all others a number. */
-function startOf(state: JobState): Place {
-  const least = Number.MIN_SAFE_INTEGER
-  return [state === 'held' ? '' : least, least, least]
-}
-
-export function readJobs(tx: SqliteTransaction, { queue, state, limit, after }: JobsQuery): JobsPage {
-  const mark = after === null ? null : decodeCursor<Mark>(after, isPosition)
-  const page = new Page<Listed<Mark>>(limit)
-  for (const row of queue === null ? tx.queues() : [tx.findQueue(queue)]) {
-    if (!row || (mark && row.name < mark[0])) continue
-    states.forEach((listed, index) => {
-      const isBefore = mark !== null && row.name === mark[0] && index < mark[1]
-      if (isBefore || (state !== null && state !== listed) || row[listed] === 0 || page.isCut) return
-      const isInside = mark !== null && row.name === mark[0] && index === mark[1]
-      const from: Place = isInside ? [mark[2], mark[3], mark[4]] : startOf(listed)
-      for (const { seq, x, y, z } of list(tx, row, listed, from, page.rowsLeft)) {
-        if (!addRecord(tx, page, seq, [row.name, index, x, y, z])) break
-      }
-    })
-  }
-  return toJobsPage(page)
-}
-
 /** A job of a page, and the mark of the page that ends with it. */
 export interface Listed<Position> {
   /** Undefined: a list names a job that has no row. */
@@ -204,7 +212,7 @@ export function addRecord<Position>(
   mark: Position,
 ): boolean {
   if (page.hasAll) return page.add({ record: undefined, mark }, 0) // the next page reads it
-  const row = readRow(tx, seq)
+  const row = readRow(tx, seq, allParts)
   return page.add({ record: row && toRecord(row), mark }, row ? bytesOf(row) : 0)
 }
 
@@ -222,60 +230,6 @@ export function toJobsPage<Position extends readonly (string | number)[]>({
 function bytesOf({ payload, headers, cancel, past, result, error, annotations, labels }: RecordRow): number {
   const texts = [payload, headers, cancel, past, result, error, annotations, labels]
   return texts.reduce((sum, text) => sum + (text === null ? 0 : byteLength(text)), 0)
-}
-
-function list(tx: SqliteTransaction, queue: QueueRow, state: JobState, from: Place, max: number) {
-  const rows = (sql: string) =>
-    tx.db.all<{ seq: number; x: number | string; y: number; z: number }>(sql, queue.no, ...from, max)
-  switch (state) {
-    case 'running':
-      return rows(
-        `select l.seq, l.seq as x, 0 as y, 0 as z from holdfast_lease l join holdfast_job j on j.seq = l.seq
-          where j.queue = ? and (l.seq, 0, 0) > (?, ?, ?) order by l.seq limit +?`,
-      )
-    case 'ready':
-      return rows(
-        `select seq, batch as x, priority as y, ord as z from holdfast_ready
-          where queue = ? and (batch, priority, ord) > (?, ?, ?) order by batch, priority, ord limit +?`,
-      )
-    case 'held':
-      return rows(
-        `select seq, key as x, (batch << 4) + priority as y, ord as z from holdfast_held
-          where queue = ?1 and (key, batch, priority, ord) > (?2, ?3 >> 4, ?3 & 15, ?4)
-          order by key, batch, priority, ord limit +?5`,
-      )
-    case 'scheduled':
-      return rows(
-        `select seq, run_at as x, seq as y, 0 as z from holdfast_scheduled
-          where queue = ? and (run_at, seq, 0) > (?, ?, ?) order by run_at, seq limit +?`,
-      )
-    case 'done':
-    case 'dead':
-    case 'cancelled':
-      return listEnded(tx, queue, state, { finishedAt: -from[0], seq: -from[1] }, max)
-  }
-}
-
-const selectEnded = `select seq, finished_at from holdfast_ended
-   where retention_class = ? and (finished_at, seq) < (?, ?) order by finished_at desc, seq desc limit +?`
-
-function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, from: EndedPlace, max: number) {
-  return tx
-    .retentionClasses(queue, state)
-    .flatMap(({ no }) =>
-      tx.db.all<{ seq: number; finished_at: number }>(selectEnded, no, from.finishedAt, from.seq, max),
-    )
-    .sort(newestFirst)
-    .slice(0, max)
-    .map(({ seq, finished_at }) => ({ seq, x: -finished_at, y: -seq, z: 0 }))
-}
-
-function isPosition(value: readonly unknown[]): boolean {
-  const [queue, state, first] = value
-  if (value.length !== 5 || typeof queue !== 'string' || !Number.isSafeInteger(state)) return false
-  const isHeld = states[state as number] === 'held'
-  if (states[state as number] === undefined || (isHeld && typeof first !== 'string')) return false
-  return value.slice(isHeld ? 3 : 2).every(Number.isSafeInteger)
 }
 
 export function readStats(tx: SqliteTransaction): QueueStats[] {

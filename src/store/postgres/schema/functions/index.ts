@@ -11,6 +11,7 @@ import { cancelRequested } from './cancel-requested.ts'
 import { checks } from './checks.ts'
 import { claim } from './claim.ts'
 import { claimOne } from './claim-one.ts'
+import { compareTexts } from './compare-texts.ts'
 import { counts } from './counts.ts'
 import { defineQueue } from './define-queue.ts'
 import { deleteJobs } from './delete.ts'
@@ -29,6 +30,7 @@ import { lanes } from './lanes.ts'
 import { lanesToClaim } from './lanes-to-claim.ts'
 import { limitEvents } from './limit-events.ts'
 import { limitKey } from './limit-key.ts'
+import { listWaiting } from './list-waiting.ts'
 import { lockJobs } from './lock-jobs.ts'
 import { lowerLimits } from './lower-limits.ts'
 import { missed } from './missed.ts'
@@ -108,4 +110,6 @@ export const functions: readonly string[] = [
   outcomes,
   sweepDue,
   readEnded,
+  compareTexts,
+  listWaiting,
 ]

@@ -9,14 +9,15 @@ const settings = `language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set plan_cache_mode = force_generic_plan set jit = off`
 
 export const readEnded = `
--- Finished jobs of a queue and state, the newest first, before this time and number.
-create function holdfast.list_ended(p_queue int, p_state text, p_finished_at bigint, p_seq bigint, p_max int)
+-- Finished jobs of a queue and state, the newest first, before this time and number, and not before p_since.
+create function holdfast.list_ended(p_queue int, p_state text, p_finished_at bigint, p_seq bigint, p_since bigint, p_max int)
 returns setof holdfast.ended ${settings}
 as $holdfast$
 begin
   return query
     select * from holdfast.ended e
      where e.queue = p_queue and e.state = p_state and (e.finished_at, e.seq) < (p_finished_at, p_seq)
+       and e.finished_at >= p_since
      order by e.finished_at desc, e.seq desc limit p_max;
 end $holdfast$;
 
@@ -25,5 +26,20 @@ create function holdfast.newest_ended(p_id uuid) returns setof holdfast.ended ${
 as $holdfast$
 begin
   return query select * from holdfast.ended e where e.id = p_id order by e.seq desc limit 1;
+end $holdfast$;
+
+-- The newest finished job with each of these ids.
+create function holdfast.newest_of(p_ids uuid[]) returns setof holdfast.ended language plpgsql stable
+set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  return query select distinct on (e.id) e.* from holdfast.ended e where e.id = any (p_ids) order by e.id, e.seq desc;
+end $holdfast$;
+
+-- Finished items of a batch, in the order of their submission, after this number.
+create function holdfast.list_ended_items(p_batch int, p_seq bigint, p_max int) returns setof holdfast.ended ${settings}
+as $holdfast$
+begin
+  return query select * from holdfast.ended e where e.batch = p_batch and e.seq > p_seq order by e.seq limit p_max;
 end $holdfast$;
 `

@@ -1,0 +1,609 @@
+// Finds jobs by a filter. A statement reads a bounded number of jobs of one list, compares the conditions, and answers the jobs
+// for which they hold, and the last job that it looked at. Conditions are columns of the answer and never restrict the scan, so
+// no value of a filter changes the plan.
+//
+// Which jobs are looked at: those with the ids, or else the items of the batch, or else the holder of a key and then the lists by
+// queue and state.
+
+import { bounds } from '../../job/bounds.ts'
+import { summaryOf } from '../../job/error.ts'
+import { countOf, isOfLists, type JobFilter, possibleStates } from '../../job/filter.ts'
+import type { FoundJob, IncludedPart, JobState } from '../../job/record.ts'
+import { Page } from '../page.ts'
+import { decodeCursor, encodeCursor } from '../page-cursor.ts'
+import type { CountedJobs, CountQuery, FindQuery, FoundPage } from '../store.ts'
+import type { Row, Value } from './connection/call.ts'
+import { texts, list as toList } from './connection/columns.ts'
+import type { Database } from './connection/database.ts'
+import {
+  endedColumnsWith,
+  halves,
+  joinLease,
+  joinNoLease,
+  joinProgress,
+  liveColumnsWith,
+  liveState,
+  longColumns,
+  readCounts,
+  recordWidth,
+  toRecord,
+} from './read.ts'
+
+export async function findJobs(db: Database, query: FindQuery): Promise<FoundPage> {
+  const { page, looked, next } = await scanJobs(db, query, { isCount: false })
+  return { jobs: page.entries.filter((job) => job !== null), looked, next }
+}
+
+export async function countJobs(db: Database, { filter, after }: CountQuery): Promise<CountedJobs> {
+  if (isOfLists(filter)) {
+    const stats = (await readCounts(db)).map(({ name, counts }) => ({ queue: name, counts }))
+    return { count: countOf(filter, stats), looked: 0, next: null }
+  }
+  const query = { filter, after, limit: bounds.lookMax, include: [] }
+  const { page, looked, next } = await scanJobs(db, query, { isCount: true })
+  return { count: page.entries.length, looked, next }
+}
+
+async function scanJobs(db: Database, query: FindQuery, { isCount }: { readonly isCount: boolean }) {
+  const { filter, after } = query
+  const way = wayOf(filter)
+  const mark = after === null ? null : decodeCursor<Mark>(after, (value) => value[0] === way && isMark(value))
+  const scan = new Scan(db, query, isCount)
+  if (way === 'ids') await walkIds(scan, filter.ids ?? [], mark)
+  else if (way === 'items') await walkItems(scan, mark)
+  else await walkLists(scan, mark)
+  return scan.answer
+}
+
+const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
+
+type Way = 'ids' | 'items' | 'lists'
+
+/**
+ * Where a page ended:
+ *
+ * - `ids`: 0 while live jobs are read, then 1; how many ids were looked at;
+ * - `items`: 0 for ended items, by number; 1 for ready and running items, by lane; 2 for all others, by lane;
+ * - `lists`: the holder of the key, which comes first and not again in its list (0: none); then queue, state, and the last job's
+ *   place in that list. Without a queue: only the holder was looked at.
+ */
+type Mark = readonly [Way, ...(string | number)[]]
+
+/** The last job's place in a list: the last columns of a row. */
+type Place = readonly number[]
+
+function wayOf({ ids, batch }: JobFilter): Way {
+  if (ids !== undefined) return 'ids'
+  return batch === undefined ? 'lists' : 'items'
+}
+
+async function walkIds(scan: Scan, ids: readonly string[], mark: Mark | null): Promise<void> {
+  for (const phase of [0, 1] as const) {
+    const [, at = 0, from = 0] = (mark ?? []) as readonly number[]
+    if (phase < at) continue
+    const read = (place: Place | null, max: number) =>
+      jobsWithIds(phase, ids, place ?? [phase === at ? from : 0, 0], max)
+    const isGoingOn = await scan.walk({
+      ...{ from: null, read, end: ['ids', phase + 1, 0] },
+      markAt: ([turn = 0]) => ['ids', phase, turn],
+    })
+    if (!isGoingOn) return
+  }
+}
+
+/** Places: the position among the ids, the job's number. */
+function jobsWithIds(phase: 0 | 1, ids: readonly string[], [from = 0]: Place, max: number): Source {
+  const left = ids.slice(from)
+  const values = [toList(left), from, max]
+  if (phase === 0)
+    return {
+      ...{ kind: 'live', places: 2, values },
+      text: (columns) => `select ${columns}, u.at + $2::bigint, j.seq
+        from unnest($1::uuid[]) with ordinality u(id, at) join holdfast.job j on j.id = u.id
+        join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}
+       order by u.at limit $3`,
+    }
+  return {
+    ...{ kind: 'ended', places: 2, values },
+    text: (columns) => `select ${columns}, u.at + $2::bigint, e.seq
+      from unnest($1::uuid[]) with ordinality u(id, at) join holdfast.newest_of($1::uuid[]) e on e.id = u.id
+      join holdfast.queue q on q.no = e.queue
+     where not exists (select from holdfast.job j where j.id = u.id)
+     order by u.at limit $3`,
+  }
+}
+
+async function walkItems(scan: Scan, mark: Mark | null): Promise<void> {
+  const no = await scan.batchNo()
+  if (no === null) return
+  const [, at = 0, ...position] = (mark ?? []) as readonly number[]
+  for (const part of [0, 1, 2] as const) {
+    if (part < at || (part > 0 && possibleStates(scan.filter, liveStates).length === 0)) continue
+    const isGoingOn = await scan.walk({
+      from: part === at && position.length > 0 ? position : null,
+      read: (place, max) => itemsOf(part, no, place, max),
+      markAt: (place) => ['items', part, ...place],
+      end: ['items', part + 1],
+    })
+    if (!isGoingOn) return
+  }
+}
+
+const liveStates: readonly JobState[] = ['running', 'ready', 'scheduled', 'held']
+
+/** The same order as `readItems` has. */
+function itemsOf(part: 0 | 1 | 2, no: number, place: Place | null, max: number): Source {
+  const [a = 0, b = -1, c = -1] = place ?? []
+  if (part === 0)
+    return {
+      ...{ kind: 'ended', places: 1, values: [no, a, max] },
+      text: (columns) => `select ${columns}, e.seq
+        from holdfast.list_ended_items($1, $2, $3) e join holdfast.queue q on q.no = e.queue order by e.seq`,
+    }
+  // The place counts in the lane where the page before has ended. As a value of its own it is a condition of the index.
+  const isThere = 'l.no + f.front = $2::int'
+  const listed =
+    part === 1
+      ? `k.ready_xid is not null and (k.ready_xid, k.ord) > (case when ${isThere} then $3::text::xid8 else '0' end,
+           case when ${isThere} then $4::bigint else 0 end)`
+      : `k.ready_xid is null and k.ord > case when ${isThere} then $3::text::bigint << 32 | $4::bigint else -1 end`
+  const [first, second] = part === 1 ? ['j.ready_xid', 'j.ord'] : halves('j.ord')
+  return {
+    ...{ kind: 'live', places: 3, values: [no, a, String(Math.max(0, b)), c, max] },
+    text: (columns) => `select ${columns}, j.lane, ${first}, ${second}
+         from holdfast.lane l cross join (values (0), (1)) f(front) cross join lateral (
+           select k.* from holdfast.job k where k.lane = l.no + f.front and ${listed}
+            order by k.ready_xid, k.ord limit $5) j
+         join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress}
+        where l.batch = $1 and l.no + f.front >= $2
+        order by j.lane, ${part === 1 ? 'j.ready_xid, j.ord' : 'j.ord'} limit $5`,
+  }
+}
+
+async function walkLists(scan: Scan, mark: Mark | null): Promise<void> {
+  const counted = await readCounts(scan.db)
+  const { filter } = scan
+  if (mark === null) await lookAtHolder(scan, counted)
+  const [, holder = 0, name, index = 0, ...place] = mark ?? ['lists', scan.holder]
+  scan.holder = holder as number
+  for (const queue of counted) {
+    if (!(filter.queues?.includes(queue.name) ?? true) || (name !== undefined && queue.name < (name as string)))
+      continue
+    for (const state of possibleStates(filter, states)) {
+      const at = states.indexOf(state)
+      if ((queue.name === name && at < Number(index)) || queue.counts[state] === 0) continue
+      const isInside = queue.name === name && at === index
+      const isGoingOn = await scan.walk({
+        from: isInside && place.length > 0 ? (place as number[]) : null,
+        read: (from, max) => jobsOfList({ queue: queue.no, state, ended: filter.ended ?? {} }, from, max),
+        markAt: (to) => ['lists', holder, queue.name, at, ...to],
+        end: ['lists', holder, queue.name, at + 1],
+      })
+      if (!isGoingOn) return
+    }
+  }
+}
+
+/** The job that has the key now is found through the table of keys. Other jobs that had it are found in their lists. */
+async function lookAtHolder(
+  scan: Scan,
+  counted: readonly { readonly name: string; readonly no: number }[],
+): Promise<void> {
+  const { queues, dedupKey, idempotencyKey } = scan.filter
+  const queue = queues?.length === 1 ? counted.find(({ name }) => name === queues[0]) : undefined
+  const key = dedupKey ?? idempotencyKey
+  if (!queue || key === undefined) return
+  const table = dedupKey === undefined ? 'idempotency' : 'dedup'
+  const select = `select id, seq from holdfast.${table} where queue = $1 and key = $2`
+  const [id, seq] = (await scan.db.query(select, [queue.no, key]))[0] ?? []
+  if (id == null) return
+  for (const phase of [0, 1] as const)
+    if (await scan.takeHolder(jobsWithIds(phase, [id], [0, 0], 1), Number(seq))) return
+}
+
+interface List {
+  readonly queue: number
+  readonly state: JobState
+  readonly ended: NonNullable<JobFilter['ended']>
+}
+
+const first = [-1, -1, -1, -1] as const
+
+function jobsOfList({ queue: no, state, ended }: List, place: Place | null, max: number): Source {
+  const [a = 0, b = 0, c = 0, d = 0] = place ?? first
+  switch (state) {
+    case 'running':
+      return {
+        ...{ kind: 'live', places: 1, values: [no, a, max] },
+        text: (columns) => `with holds as materialized (
+           select distinct on (s.lane, u.xid, u.ord) s.lane, u.xid, u.ord, s.token, s.worker, s.started_at, s.expires_at
+             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
+            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
+            order by s.lane, u.xid, u.ord, s.no desc
+         )
+         select ${columns}, j.seq
+           from holds h
+           join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinProgress}
+          where j.seq > $2 order by j.seq limit $3`,
+      }
+    case 'ready':
+      return {
+        ...{ kind: 'live', places: 4, values: [no, a, b, String(Math.max(0, c)), d, max] },
+        text: (columns) => `with holds as materialized (
+           select s.lane, u.xid, u.ord
+             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
+            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
+         ),
+         listed as (
+           select w.*
+             from holdfast.lane l cross join (values (0), (1)) f(back) cross join lateral (
+               select j.* from holdfast.job j
+                where j.lane = l.no + 1 - f.back and j.ready_xid is not null
+                  and (j.ready_xid, j.ord) > (case when l.priority = $2 and f.back = $3 then $4::text::xid8 else '0' end,
+                    case when l.priority = $2 and f.back = $3 then $5::bigint else 0 end)
+                  and not exists (select from holds h where h.lane = j.lane and h.xid = j.ready_xid and h.ord = j.ord)
+                order by j.ready_xid, j.ord
+                limit $6
+             ) w
+            where l.queue = $1 and (l.priority, f.back) >= ($2::int, $3::int)
+         )
+         select ${columns}, l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord
+           from listed j
+           join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
+          order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
+      }
+    case 'scheduled':
+      return {
+        ...{ kind: 'live', places: 2, values: [no, a, b, max] },
+        text: (columns) => waitingOf(columns, 'list_scheduled($1, $2, $3, $4)', ['j.run_at', 'j.seq']),
+      }
+    case 'held':
+      return {
+        ...{ kind: 'live', places: 2, values: [no, ...heldFrom(place), max] },
+        text: (columns) =>
+          waitingOf(columns, 'list_held($1, $2::bigint << 32 | $3::bigint, $4)', halves('j.ord'), 'j.ord'),
+      }
+    default: {
+      const { since = Number.MIN_SAFE_INTEGER, before = Number.MAX_SAFE_INTEGER } = ended
+      return {
+        ...{ kind: 'ended', places: 2, values: [no, state, ...(place ? [a, b] : [before, 0]), since, max] },
+        text: (columns) => `select ${columns}, e.finished_at, e.seq
+           from holdfast.list_ended($1, $2, $3, $4, $5, $6) e join holdfast.queue q on q.no = e.queue
+          order by e.finished_at desc, e.seq desc`,
+      }
+    }
+  }
+}
+
+function waitingOf(columns: string, listed: string, places: readonly string[], order = places.join(', ')): string {
+  return `select ${columns}, ${places.join(', ')}
+       from holdfast.${listed} j join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
+      order by ${order}`
+}
+
+/** The `ord` of jobs that are not held is below 2^56, which is where the first page begins. */
+function heldFrom(place: Place | null): readonly [high: number, low: number] {
+  const [high = 0, low = 0] = place ?? [2 ** 24]
+  return [high, low]
+}
+
+/** A statement that reads jobs of one list from a place on, in its order. */
+interface Source {
+  /** Rows of `job` (j, l, q, h, p) or of `ended` (e, q). */
+  readonly kind: 'live' | 'ended'
+  readonly values: readonly Value[]
+  /** How many columns of the place follow the given columns. */
+  readonly places: number
+  text(columns: string): string
+}
+
+interface Walk {
+  readonly from: Place | null
+  read(from: Place | null, max: number): Source
+  markAt(place: Place): Mark
+  /** Where the list has ended. */
+  readonly end: Mark
+}
+
+class Scan {
+  readonly db: Database
+  readonly filter: JobFilter
+  /** The job that is found through a table of keys and not again in its list. */
+  holder = 0
+  readonly #query: FindQuery
+  readonly #isCount: boolean
+  readonly #page: Page<FoundJob | null>
+  readonly #isPlain: boolean
+  #batchNo: number | null | undefined
+  #looked = 0
+  #compared = 0
+  #statements = 0
+  #mark: Mark | null = null
+  #isMore = false
+
+  constructor(db: Database, query: FindQuery, isCount: boolean) {
+    this.db = db
+    this.filter = query.filter
+    this.#query = query
+    this.#isCount = isCount
+    this.#page = new Page(query.limit)
+    this.#isPlain = isOfLists(query.filter)
+  }
+
+  get answer() {
+    const next = this.#isMore ? (this.#mark ? encodeCursor(this.#mark) : this.#query.after) : null
+    return { page: this.#page, looked: this.#looked, next }
+  }
+
+  /** Null: there is no such batch. */
+  async batchNo(): Promise<number | null> {
+    if (this.#batchNo !== undefined) return this.#batchNo
+    const select = 'select no from holdfast.batch where id = $1 and not is_deleted'
+    const [no] = (await this.db.query(select, [this.filter.batch ?? null]))[0] ?? []
+    this.#batchNo = no == null ? null : Number(no)
+    return this.#batchNo
+  }
+
+  /** Looks at one list, from a place on. False: the call ends here. */
+  async walk({ from, read, markAt, end }: Walk): Promise<boolean> {
+    for (let at = from, rows = rowsMin; ; rows = Math.min(rowsMax, rows * 2)) {
+      this.#isMore = this.#page.hasAll || this.#isUsedUp
+      if (this.#isMore) return false
+      const max = this.#isPlain ? this.#page.rowsLeft : Math.min(rows, bounds.lookMax - this.#looked)
+      const looks = await this.#look(read(at, max))
+      const before = this.#looked
+      for (const { isMatch, columns, bytes, place, turn } of looks) {
+        this.#isMore = isMatch && !this.#page.add(this.#toFound(columns), bytes)
+        if (this.#isMore) return false
+        this.#mark = markAt(place)
+        at = place
+        this.#looked = before + turn
+      }
+      const last = looks.at(-1)
+      this.#compared += last?.compared ?? 0
+      if (last === undefined || (last.total < max && last.turn === last.total)) {
+        this.#mark = end
+        return true
+      }
+    }
+  }
+
+  /** Takes the holder of a key, if the source has it. A job that has its id now, but another number, is not the holder. */
+  async takeHolder(source: Source, seq: number): Promise<boolean> {
+    const [look] = await this.#look(source)
+    if (look === undefined || look.place[1] !== seq) return false
+    if (look.isMatch) this.#page.add(this.#toFound(look.columns), look.bytes)
+    this.#looked += 1
+    this.#mark = ['lists', seq]
+    this.holder = seq
+    return true
+  }
+
+  get #isUsedUp(): boolean {
+    const { lookMax, lookBytes } = bounds
+    return (
+      !this.#isPlain && (this.#looked >= lookMax || this.#compared >= lookBytes || this.#statements >= statementsMax)
+    )
+  }
+
+  #toFound(columns: Row): FoundJob | null {
+    return this.#isCount ? null : toFound(columns, this.#query.include)
+  }
+
+  async #look(source: Source): Promise<Look[]> {
+    this.#statements += 1
+    const { include } = this.#query
+    const values: Value[] = [...source.values]
+    const given = (value: Value) => `$${values.push(value)}`
+    const conditions = await this.#conditionsOn(source.kind, given)
+    const columns = this.#isCount ? ['null::text'] : columnsOf(source.kind, include)
+    const width = this.#isCount ? 1 : recordWidth + sizes.length
+    const text = lookText(source, {
+      ...{ columns, width, conditions, isCount: this.#isCount },
+      rowsLeft: given(this.#page.rowsLeft),
+      bytesLeft: given(this.#page.bytesLeft),
+      compareLeft: given(bounds.lookBytes - this.#compared),
+    })
+    return (await this.db.query(text, values)).map((row) => toLook(row, width))
+  }
+
+  async #conditionsOn(kind: Source['kind'], given: (value: Value) => string): Promise<Conditions> {
+    const { queues, states, enqueued, ended, started, worker, attempts, batch, error, payload } = this.filter
+    const way = wayOf(this.filter)
+    const job = kind === 'live' ? 'j' : 'e'
+    const run = kind === 'live' ? 'h' : 'e'
+    const fits: string[] = []
+    const costly: string[] = []
+    const within = (column: string, { since, before }: NonNullable<JobFilter['ended']>) => [
+      ...(since === undefined ? [] : [`${column} >= ${given(since)}::bigint`]),
+      ...(before === undefined ? [] : [`${column} < ${given(before)}::bigint`]),
+    ]
+    if (queues && way !== 'lists') fits.push(`q.name = any (${given(texts(queues))}::text[])`)
+    if (states && way !== 'lists')
+      fits.push(`${kind === 'live' ? `(${liveState})` : 'e.state'} = any (${given(toList(states))}::text[])`)
+    if (batch !== undefined && way === 'ids')
+      fits.push(`${kind === 'live' ? 'l' : 'e'}.batch = ${given((await this.batchNo()) ?? -1)}::int`)
+    if (enqueued) fits.push(...within(`${job}.created_at`, enqueued))
+    if ((ended || error !== undefined) && kind === 'live') fits.push('false')
+    if (ended && kind === 'ended') fits.push(...within('e.finished_at', ended))
+    for (const [key, column] of keyColumns) {
+      const wanted = this.filter[key]
+      if (wanted !== undefined) fits.push(`${column(job)} = ${given(wanted)}::text`)
+    }
+    if (attempts) {
+      const many = kind === 'live' ? 'j.attempts + (h.worker is not null)::int' : 'e.attempts'
+      if (attempts.min !== undefined) fits.push(`${many} >= ${given(attempts.min)}::int`)
+      if (attempts.max !== undefined) fits.push(`${many} <= ${given(attempts.max)}::int`)
+    }
+    if (this.holder > 0) fits.push(`${job}.seq <> ${given(this.holder)}::bigint`)
+    const asksRun = started !== undefined || worker !== undefined
+    if (asksRun) {
+      const conditions = (of: string) => [
+        ...within(`${of}.started_at`, started ?? {}),
+        ...(worker === undefined ? [] : [`${of}.worker = ${given(worker)}::text`]),
+      ]
+      fits.push(
+        `case when ${run}.worker is not null then ${conditions(run).join(' and ')} else ${job}.past is not null end`,
+      )
+      costly.push(
+        `(past is null or exists (select from holdfast.last_run(past) r where ${conditions('r').join(' and ')}))`,
+      )
+    }
+    if (error !== undefined && kind === 'ended') {
+      fits.push('e.error is not null')
+      costly.push(`strpos(holdfast.error_text(error), ${given(error)}::text) > 0`)
+    }
+    if (payload) {
+      const { path, equals } = payload
+      const kindOf = equals === null ? 'null' : typeof equals
+      costly.push(
+        `holdfast.payload_has(payload, ${given(path)}::text, ${given(kindOf)}::text, ${given(String(equals))}::text)`,
+      )
+    }
+    return {
+      fits: fits.length === 0 ? 'true' : fits.join(' and '),
+      costly: costly.length === 0 ? 'true' : costly.join(' and '),
+      texts: {
+        payload: payload ? `${job}.payload` : 'null::text',
+        error: error !== undefined && kind === 'ended' ? 'e.error' : 'null::text',
+        past: asksRun ? `case when ${run}.worker is null then ${job}.past end` : 'null::text',
+      },
+    }
+  }
+}
+
+/** Jobs that one statement looks at: few at first, because the page may be full soon. */
+const rowsMin = 500
+const rowsMax = 4_000
+
+/** A call ends after so many statements: a store may have thousands of lists with hardly a job. */
+const statementsMax = 200
+
+const keyColumns = [
+  ['dedupKey', (job: string) => `${job}.dedup_key`],
+  ['idempotencyKey', (job: string) => `${job}.idempotency_key`],
+  ['limitKey', (job: string) => `substr(${job}.limit_key, strpos(${job}.limit_key, ':') + 1)`],
+] as const
+
+interface Conditions {
+  /** On columns. */
+  readonly fits: string
+  /** On texts, which are compared only where the others hold. */
+  readonly costly: string
+  readonly texts: { readonly payload: string; readonly error: string; readonly past: string }
+}
+
+const sizes = ['payload', 'headers', 'result', 'past'] as const
+
+function columnsOf(kind: Source['kind'], include: readonly IncludedPart[]): string[] {
+  const job = kind === 'live' ? 'j' : 'e'
+  const bytes = sizes.map((column) =>
+    column === 'result' && kind === 'live' ? '0' : `coalesce(octet_length(${job}.${column}), 0)`,
+  )
+  return [kind === 'live' ? liveColumnsWith(include) : endedColumnsWith(include), ...bytes]
+}
+
+interface LookParts {
+  readonly columns: readonly string[]
+  readonly width: number
+  readonly conditions: Conditions
+  readonly isCount: boolean
+  readonly rowsLeft: string
+  readonly bytesLeft: string
+  readonly compareLeft: string
+}
+
+/**
+ * The jobs of a source for which the conditions hold, as many as the page takes and one more, and the last job that it looked
+ * at. It looks at no more jobs once it has compared so many bytes. `octet_length` reads no text that is stored out of line.
+ */
+function lookText(source: Source, parts: LookParts): string {
+  const { columns, width, conditions, isCount, rowsLeft, bytesLeft, compareLeft } = parts
+  const { payload, error, past } = conditions.texts
+  const answered = Array.from({ length: width }, (_, i) => `c${i + 1}`)
+  const places = Array.from({ length: source.places }, (_, i) => `p${i + 1}`)
+  const long = isCount ? [] : longColumns.map((no) => `coalesce(octet_length(c${no}), 0)`)
+  const read = [...columns, conditions.fits, payload, error, past].join(', ')
+  return `select ${[...answered, ...places]}, is_match, bytes, turn, total, compared
+    from (select *, count(*) filter (where is_match) over w as hits,
+                 coalesce(sum(bytes) filter (where is_match) over w, 0) as until, max(turn) over () as last
+            from (select *, case when fits then ${conditions.costly} else false end as is_match,
+                         ${['0', ...long].join(' + ')} as bytes
+                    from (select *, row_number() over w as turn, count(*) over () as total,
+                                 sum(weight) over w as compared
+                            from (select *, case when fits then coalesce(octet_length(payload), 0)
+                                              + coalesce(octet_length(error), 0) + coalesce(octet_length(past), 0)
+                                              else 0 end as weight
+                                    from (${source.text(read)}) read(${[...answered, 'fits', 'payload', 'error', 'past', ...places]})
+                                 ) weighed
+                          window w as (rows unbounded preceding)) numbered
+                   where compared - weight <= ${compareLeft}::bigint) compared
+          window w as (rows unbounded preceding)) found
+   where (is_match and hits <= ${rowsLeft}::int and (until - bytes <= ${bytesLeft}::bigint or hits <= 2)) or turn = last`
+}
+
+/** A job that matches, or the last one that was looked at. */
+interface Look {
+  readonly columns: Row
+  readonly place: Place
+  readonly isMatch: boolean
+  readonly bytes: number
+  /** Its position among the jobs that the statement has read. */
+  readonly turn: number
+  /** How many the statement has read. */
+  readonly total: number
+  readonly compared: number
+}
+
+function toLook(row: Row, width: number): Look {
+  const [isMatch, ...numbers] = row.slice(-5)
+  const [bytes = 0, turn = 0, total = 0, compared = 0] = numbers.map(Number)
+  const columns = row.slice(0, width)
+  return { columns, place: row.slice(width, -5).map(Number), isMatch: isMatch === 't', bytes, turn, total, compared }
+}
+
+function toFound(row: Row, include: readonly IncludedPart[]): FoundJob {
+  const { payload, headers, result, history, error, ...rest } = toRecord(row.slice(0, recordWidth))
+  const [payloadBytes = 0, headersBytes = 0, resultBytes = 0, historyBytes = 0] = row.slice(recordWidth).map(Number)
+  return {
+    ...rest,
+    error: error && (include.includes('error') ? error : summaryOf(error)),
+    ...{ payloadBytes, headersBytes, resultBytes, historyBytes },
+    ...(include.includes('payload') && { payload }),
+    ...(include.includes('headers') && { headers }),
+    ...(include.includes('result') && { result }),
+    ...(include.includes('history') && { history }),
+  }
+}
+
+function isMark([way, ...rest]: readonly unknown[]): boolean {
+  if (way !== 'lists') return isItemsOrIds(way, rest)
+  const [holder, queue, state, ...place] = rest
+  if (!isNumber(holder, Number.MAX_SAFE_INTEGER)) return false
+  if (rest.length === 1) return true
+  if (typeof queue !== 'string' || !isNumber(state, states.length)) return false
+  return place.length === 0 || isPlace(place, states[state as number])
+}
+
+function isItemsOrIds(way: unknown, [part, ...place]: readonly unknown[]): boolean {
+  if (!isNumber(part, 3)) return false
+  if (way === 'ids') return place.length === 1 && isNumber(place[0], bounds.filterListMax)
+  if (place.length === 0) return true
+  const [lane, second, third] = place
+  if (part === 0) return place.length === 1 && isNumber(lane, Number.MAX_SAFE_INTEGER)
+  const [most, least] = part === 1 ? [Number.MAX_SAFE_INTEGER, Number.MAX_SAFE_INTEGER] : [0x7fffffff, 0xffffffff]
+  return place.length === 3 && isNumber(lane, 0x7fffffff) && isNumber(second, most) && isNumber(third, least)
+}
+
+/** Checks a place of `jobsOfList`. That of a ready job begins with its priority, and 0 if it was released or rescued. */
+function isPlace([a, b, ...rest]: readonly unknown[], state: JobState | undefined): boolean {
+  if (![a, b, ...rest].filter((each) => each !== undefined).every(Number.isSafeInteger)) return false
+  if (state === 'running') return b === undefined
+  if (state !== 'ready') return b !== undefined && rest.length === 0
+  return Number(a) >= 0 && Number(a) <= bounds.priorityMax && (b === 0 || b === 1) && rest.length === 2
+}
+
+function isNumber(value: unknown, max: number): boolean {
+  return Number.isSafeInteger(value) && Number(value) >= 0 && Number(value) <= max
+}

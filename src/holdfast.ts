@@ -392,8 +392,8 @@ export class Holdfast {
   }
 
   /**
-   * Why commits wait on the server although it answers other calls, for example for a synchronous standby; null: none is known to.
-   * `storeHealth` reads it.
+   * Why commits wait on the server although it answers other calls, for example for a synchronous standby; null: none is known
+   * to. `storeHealth` reads it.
    */
   get stalled(): HoldfastError | null {
     return this.#parts.stall.error

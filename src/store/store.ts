@@ -58,7 +58,8 @@
 //
 // 9. COUNTS. Counts change in the transactions that change jobs: stats equals a recount at every commit and never counts rows.
 //
-//    Dead jobs are counted by error group in the same way (`../job/error-group.ts`): the groups of a queue add up to its dead jobs.
+//    Dead jobs are counted by error group in the same way (`../job/error-group.ts`): the groups of a queue add up to its dead
+//    jobs.
 //
 // 10. WATCH. While a watch is on, every transaction that changes the state of jobs also records the changes. So a change that was
 //    rolled back is never reported. While no watch is on, nothing is recorded. `watch` switches recording on for

@@ -7,8 +7,8 @@
 // fails, it is undone to its savepoint, and the settlements beside it are not affected.
 //
 // DATA ERRORS. A row of one job may be refused by the database itself: a value that does not fit its column, a constraint or a
-// trigger of an operator (SQLSTATE classes 22 and 23, and P0001). The server has undone the whole statement or transaction then, and would
-// do so each time it is sent. So its jobs are divided until the one that causes the error is alone:
+// trigger of an operator (SQLSTATE classes 22 and 23, and P0001). The server has undone the whole statement or transaction then,
+// and would do so each time it is sent. So its jobs are divided until the one that causes the error is alone:
 //
 //   plainly done      the set is settled in two halves, one after the other, and those in halves again: about 2 log₂ n statements
 //                     for one bad row. The flush number of each half is derived from that of the whole. So a caller that asks
@@ -29,8 +29,8 @@
 
 //
 // BLOCKED EFFECTS. Effects may wait for a row that another transaction has locked, for as long as that transaction is open:
-// statements of the application, key-value entries, keys of jobs. Behind it the other settlements of the flush would wait, and the
-// next flush of the worker. So an effect waits for 100 ms. Then its settlement is undone to its savepoint, and is made later, as
+// statements of the application, key-value entries, keys of jobs. Behind it the other settlements of the flush would wait, and
+// the next flush of the worker. So an effect waits for 100 ms. Then its settlement is undone to its savepoint, and is made later, as
 // with a busy lane. After three of them, all others of the flush with effects are left for later at once. What is left for later
 // is tried again and again, and holds no connection and no lock in between (`lock-polls.ts`). If sessions have timeouts of their
 // own, these decide how long a statement of the application waits; then it waits on the server, with a few others at a time.
@@ -317,7 +317,7 @@ async function settleInOwnTransaction(
   }
 }
 
-/** Repeats `once` until no effect is blocked. If sessions have timeouts, the second time waits on the server until one strikes. */
+/** Repeats `once` until no effect is blocked. If sessions have timeouts, the second time waits on the server for one of them. */
 async function whenFree<T>({ db, polls }: StoreContext, once: (leavesBlocked: boolean) => Promise<T>): Promise<T> {
   if (!db.hasTimeouts) return polls.until(() => orCollision(once(true)))
   try {

@@ -627,8 +627,8 @@ export class PgTransaction {
 
   /**
    * Runs `work` behind a savepoint. A Refusal undoes all of it and becomes the answer. If there is a lock timeout, of this
-   * transaction or of this attempt alone, a lock that is not free in time undoes all of it too, and is thrown: the transaction can
-   * go on.
+   * transaction or of this attempt alone, a lock that is not free in time undoes all of it too, and is thrown: the transaction
+   * can go on.
    */
   async attempt<T>(work: () => Promise<T>, { lockMaxMs = this.#lockMaxMs } = {}): Promise<T | Refused> {
     const before = this.#lockMaxMs

@@ -1,12 +1,12 @@
 // ERROR GROUPS. Dead jobs are counted by queue and fingerprint of their error (`src/job/error-group.ts`).
 //
-// COUNTS are rows of changes, as those of queues are, each in the transaction that changes the job. A row that settlements updated
-// in place would make all settlements that fail alike wait for each other, for as long as their SQL effects take.
+// COUNTS are rows of changes, as those of queues are, each in the transaction that changes the job. A row that settlements
+// updated in place would make all settlements that fail alike wait for each other, for as long as their SQL effects take.
 //
 // FOLDING. A sweep deletes the rows of some groups that have changes and inserts their sums, in one statement. A change that
 // commits later stays a row of its own. Groups without changes are not touched, so the cost of folding is that of the changes.
-// (The sums of `tally` carry a low mark, so that no reader walks over dead rows that an old snapshot keeps. Deaths are rare beside
-// claims: here the mark was not worth its index.)
+// (The sums of `tally` carry a low mark, so that no reader walks over dead rows that an old snapshot keeps. Deaths are rare
+// beside claims: here the mark was not worth its index.)
 
 /** Changes that make a fold worth its cost, and the most that one fold takes. */
 export const foldFrom = 100

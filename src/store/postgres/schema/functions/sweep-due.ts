@@ -105,7 +105,7 @@ export const partsWithoutLook: readonly string[] = [
   'drop_partition',
 ]
 
-/** Tables from which `prune` deletes without a look: old flushes wait for a sweep that is made in any case, keys go with their jobs. */
+/** Tables from which `prune` deletes without a look: old flushes wait for a sweep made in any case, keys go with their jobs. */
 export const tablesWithoutLook: readonly string[] = ['flush', 'idempotency']
 
 const looks: readonly DueLook[] = Object.values(dueLooks)

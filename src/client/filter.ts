@@ -4,6 +4,7 @@ import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { byteLength } from '../job/codec.ts'
 import type { JobFilter, PayloadCondition, TimeRange } from '../job/filter.ts'
+import { areLabels, type Labels } from '../job/labels.ts'
 import { isKeyPath } from '../job/limit-key.ts'
 import {
   checkInteger,
@@ -31,6 +32,10 @@ export interface JobConditions {
   readonly ended?: TimeRangeOption
   /** Text that the message of the job's error contains, or a line of its causes: name, message and code. */
   readonly error?: string
+  /** The group of a dead job's error, as `deadGroups` lists it. */
+  readonly errorGroup?: string
+  /** The job has all of these labels. */
+  readonly labels?: Labels
   /** The id of a batch. */
   readonly batch?: string
   readonly limitKey?: string
@@ -67,7 +72,7 @@ export const includedParts: readonly IncludedPart[] = ['payload', 'headers', 're
 
 const conditions = [
   ...['queue', 'state', 'ids', 'enqueued', 'started', 'ended', 'error', 'batch', 'limitKey', 'dedupKey'],
-  ...['idempotencyKey', 'worker', 'attempts', 'payload'],
+  ...['idempotencyKey', 'worker', 'attempts', 'payload', 'labels', 'errorGroup'],
 ] as const
 
 export function toFindQuery(filter: JobsFilter): FindQuery {
@@ -88,7 +93,7 @@ export function toCountQuery(filter: CountFilter): CountQuery {
 
 function toJobFilter(filter: JobConditions): JobFilter {
   const { queue, state, ids, enqueued, started, ended, error, batch, worker, attempts, payload } = filter
-  const { limitKey, dedupKey, idempotencyKey } = filter
+  const { limitKey, dedupKey, idempotencyKey, labels, errorGroup } = filter
   return {
     ...(queue !== undefined && { queues: toListOf(queue, 'queue').map(toQueueName) }),
     ...(state !== undefined && { states: toListOf(state, 'state').map((each) => oneOf(each, 'state', jobStates)) }),
@@ -97,6 +102,8 @@ function toJobFilter(filter: JobConditions): JobFilter {
     ...(started !== undefined && { started: toRange(started, 'started') }),
     ...(ended !== undefined && { ended: toRange(ended, 'ended') }),
     ...(error !== undefined && { error: checkText(error, 'error', bounds.errorTextBytes) }),
+    ...(errorGroup !== undefined && { errorGroup: checkErrorGroup(errorGroup) }),
+    ...(labels !== undefined && { labels: checkLabels(labels) }),
     ...(batch !== undefined && { batch: checkJobId(batch) }),
     ...(limitKey !== undefined && { limitKey: checkKey(limitKey, 'limitKey') }),
     ...(dedupKey !== undefined && { dedupKey: checkKey(dedupKey, 'dedupKey') }),
@@ -105,6 +112,18 @@ function toJobFilter(filter: JobConditions): JobFilter {
     ...(attempts !== undefined && { attempts: toAttempts(attempts) }),
     ...(payload !== undefined && { payload: toPayloadCondition(payload) }),
   }
+}
+
+function checkErrorGroup(group: unknown): string {
+  if (typeof group === 'string' && /^([0-9a-f]{16})?$/.test(group)) return group
+  const sentence = `errorGroup is a group of deadGroups(), 16 hexadecimal digits; got ${show(group)}.`
+  throw new HoldfastError('INVALID_OPTION', sentence, { option: 'errorGroup', value: group })
+}
+
+function checkLabels(labels: unknown): Labels {
+  if (areLabels(labels) && Object.keys(labels).length > 0) return labels
+  const sentence = `labels names 1 to ${bounds.labelsMax} labels with their values, such as { customer: 'c1' }; got ${show(labels)}.`
+  throw new HoldfastError('INVALID_OPTION', sentence, { option: 'labels' })
 }
 
 function toCursor(after: unknown): string | null {

@@ -48,7 +48,7 @@ export interface JobInfo {
   readonly finishedAt: Date | null
   readonly result: unknown
   readonly error: JobError | null
-  /** The fingerprint of a dead job's error, as `deadGroups` lists it; null: not dead, or dead since before errors were grouped. */
+  /** The fingerprint of a dead job's error, as `deadGroups` lists it; null: not dead, or dead since before there were groups. */
   readonly errorGroup: string | null
   /** The name that the handler gave with `job.outcome()`. */
   readonly outcome: string | null

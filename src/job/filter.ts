@@ -5,6 +5,7 @@
 
 import { errorText } from './error.ts'
 import { parseJson } from './json.ts'
+import type { Labels } from './labels.ts'
 import type { JobError, JobRecord, JobState } from './record.ts'
 
 export interface JobFilter {
@@ -18,7 +19,11 @@ export interface JobFilter {
   readonly ended?: TimeRange
   /** Text in the error that ended the job: in its message, or in a line of its causes (name, message and code). */
   readonly error?: string
+  /** The fingerprint of the error of a dead job; empty: it died before errors were grouped. */
+  readonly errorGroup?: string
   readonly batch?: string
+  /** The job has all of these. */
+  readonly labels?: Labels
   readonly limitKey?: string
   readonly dedupKey?: string
   readonly idempotencyKey?: string
@@ -40,7 +45,7 @@ export interface PayloadCondition {
 }
 
 export function matches(filter: JobFilter, job: JobRecord): boolean {
-  const { limitKey, dedupKey, idempotencyKey, batch, error, payload } = filter
+  const { limitKey, dedupKey, idempotencyKey, batch, error, errorGroup, payload } = filter
   return (
     isOneOf(filter.queues, job.queue) &&
     isOneOf(filter.states, job.state) &&
@@ -48,6 +53,8 @@ export function matches(filter: JobFilter, job: JobRecord): boolean {
     isWithin(filter.enqueued, job.createdAt) &&
     isWithin(filter.ended, job.finishedAt) &&
     isEqual(batch, job.batch) &&
+    isEqual(errorGroup, job.state === 'dead' ? (job.errorGroup ?? '') : null) &&
+    hasLabels(filter.labels ?? {}, job.labels) &&
     isEqual(limitKey, job.limitKey) &&
     isEqual(dedupKey, job.dedupKey) &&
     isEqual(idempotencyKey, job.idempotencyKey) &&
@@ -56,6 +63,10 @@ export function matches(filter: JobFilter, job: JobRecord): boolean {
     (error === undefined || hasError(error, job.error)) &&
     (payload === undefined || hasPayload(payload, job.payload))
   )
+}
+
+function hasLabels(wanted: Labels, labels: Labels): boolean {
+  return Object.entries(wanted).every(([name, value]) => Object.hasOwn(labels, name) && labels[name] === value)
 }
 
 /** The newest attempt of a job; undefined: it never started. */
@@ -86,11 +97,17 @@ export function hasPayload({ path, equals }: PayloadCondition, payload: string):
   return value === equals
 }
 
-/** Of these states, those that a job can be in if the other conditions hold: only ended jobs have an end and an error. */
+/**
+ * Of these states, those that a job can be in if the other conditions hold: only ended jobs have an end and an error, and only
+ * dead jobs are in error groups.
+ */
 export function possibleStates(filter: JobFilter, states: readonly JobState[]): JobState[] {
   const isOfEnded = filter.ended !== undefined || filter.error !== undefined
   return states.filter(
-    (state) => isOneOf(filter.states, state) && !(isOfEnded && !['done', 'dead', 'cancelled'].includes(state)),
+    (state) =>
+      isOneOf(filter.states, state) &&
+      !(isOfEnded && !['done', 'dead', 'cancelled'].includes(state)) &&
+      !(filter.errorGroup !== undefined && state !== 'dead'),
   )
 }
 

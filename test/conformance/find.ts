@@ -207,6 +207,54 @@ function conditionTests(inWorld: InWorld): void {
   )
 
   test(
+    'by labels, newest first, in whatever state; all that are given must be there',
+    inWorld(async (world) => {
+      const { holdfast } = await variety(world)
+      await finds(holdfast, { labels: { who: 'w1' } }, ({ labels }) => labels['who'] === 'w1')
+      await finds(
+        holdfast,
+        { labels: { all: 'yes', who: 'w2' } },
+        ({ labels }) => labels['who'] === 'w2' && labels['all'] === 'yes',
+      )
+      await finds(
+        holdfast,
+        { labels: { who: 'w0' }, state: 'dead' },
+        ({ labels, state }) => labels['who'] === 'w0' && state === 'dead',
+      )
+      await finds(holdfast, { labels: { who: 'w9' } }, () => false)
+      const { jobs } = await holdfast.jobs({ labels: { all: 'yes' } })
+      const times = jobs.map(({ createdAt }) => createdAt.getTime())
+      assert.deepEqual(
+        times,
+        times.toSorted((a, b) => b - a),
+      )
+      for (const labels of [{}, { 'no name': 'x' }, { who: '' }, { who: 1 }, null, [], 'who'])
+        await rejects(holdfast.jobs({ labels } as never), 'INVALID_OPTION')
+    }),
+  )
+
+  test(
+    'by error group, only dead jobs',
+    inWorld(async (world) => {
+      const { holdfast } = await variety(world)
+      const { groups } = await holdfast.deadGroups()
+      assert.ok(groups.length > 0)
+      for (const { group, queue, dead } of groups) {
+        await finds(
+          holdfast,
+          { errorGroup: group, queue },
+          ({ errorGroup, queue: of }) => errorGroup === group && of === queue,
+        )
+        assert.equal((await holdfast.count({ errorGroup: group, queue })).count, dead)
+      }
+      await finds(holdfast, { errorGroup: '0123456789abcdef' }, () => false)
+      await finds(holdfast, { errorGroup: groups[0]?.group ?? '', state: 'ready' }, () => false)
+      for (const errorGroup of ['x', 7, null, '0123456789ABCDEF'])
+        await rejects(holdfast.jobs({ errorGroup } as never), 'INVALID_OPTION')
+    }),
+  )
+
+  test(
     'any combination of conditions finds what `matches` says, on pages of any size, and counts it',
     { timeout: 120_000 },
     inWorld(async (world, t) => {
@@ -632,6 +680,10 @@ function filterOf(all: readonly JobRecord[], batch: string): fc.Arbitrary<JobFil
       started: range(starts),
       ended: range(all.map(({ finishedAt }) => finishedAt)),
       error: some(['fail', 'why', 'E7', 'none']),
+      errorGroup: some([...all.flatMap(({ errorGroup }) => errorGroup ?? []), '', '0123456789abcdef']),
+      labels: fc
+        .record({ who: some(['w0', 'w1', 'w2', 'none']), all: some(['yes', 'no']) }, { requiredKeys: [] })
+        .filter((given) => Object.keys(given).length > 0),
       batch: some([batch, randomUUID()]),
       limitKey: texts(all.map(({ limitKey }) => limitKey)),
       dedupKey: texts(all.map(({ dedupKey }) => dedupKey)),
@@ -662,8 +714,11 @@ async function variety(world: World): Promise<Variety> {
     for (const queue of queues) {
       const key = `k${n % 2}`
       await queue.enqueue({ n, key }, { dedup: { key: `d${n % 2}`, scope: 'waiting' }, idempotencyKey: `i${n}` })
-      await queue.enqueue({ n, key, deep: { n } } as never, { dedup: { key: `e${n}` } })
-      await queue.enqueue({ n, key } as never, { delay: 10 * hour })
+      await queue.enqueue({ n, key, deep: { n } } as never, {
+        dedup: { key: `e${n}` },
+        labels: { who: `w${n}`, all: 'yes' },
+      })
+      await queue.enqueue({ n, key } as never, { delay: 10 * hour, labels: { who: `w${n % 2}` } })
       await queue.enqueue({ n, key }, {})
       await clock.advance(minute)
     }

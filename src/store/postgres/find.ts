@@ -2,12 +2,13 @@
 // for which they hold, and the last job that it looked at. Conditions are columns of the answer and never restrict the scan, so
 // no value of a filter changes the plan.
 //
-// Which jobs are looked at: those with the ids, or else the items of the batch, or else the holder of a key and then the lists by
-// queue and state.
+// Which jobs are looked at: those with the ids, or else the items of the batch, or else the jobs that have a label, or else the
+// holder of a key and then the lists by queue and state.
 
 import { bounds } from '../../job/bounds.ts'
 import { summaryOf } from '../../job/error.ts'
 import { countOf, isOfLists, type JobFilter, possibleStates } from '../../job/filter.ts'
+import type { Labels } from '../../job/labels.ts'
 import type { FoundJob, IncludedPart, JobState } from '../../job/record.ts'
 import { Page } from '../page.ts'
 import { decodeCursor, encodeCursor } from '../page-cursor.ts'
@@ -28,6 +29,7 @@ import {
   recordWidth,
   toRecord,
 } from './read.ts'
+import { labelHash } from './schema/hash.ts'
 
 export async function findJobs(db: Database, query: FindQuery): Promise<FoundPage> {
   const { page, looked, next } = await scanJobs(db, query, { isCount: false })
@@ -51,19 +53,21 @@ async function scanJobs(db: Database, query: FindQuery, { isCount }: { readonly 
   const scan = new Scan(db, query, isCount)
   if (way === 'ids') await walkIds(scan, filter.ids ?? [], mark)
   else if (way === 'items') await walkItems(scan, mark)
+  else if (way === 'labels') await walkLabels(scan, filter.labels ?? {}, mark)
   else await walkLists(scan, mark)
   return scan.answer
 }
 
 const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
 
-type Way = 'ids' | 'items' | 'lists'
+type Way = 'ids' | 'items' | 'labels' | 'lists'
 
 /**
  * Where a page ended:
  *
  * - `ids`: 0 while live jobs are read, then 1; how many ids were looked at;
  * - `items`: 0 for ended items, by number; 1 for ready and running items, by lane; 2 for all others, by lane;
+ * - `labels`: the number of the last job that has the first label, newest first;
  * - `lists`: the holder of the key, which comes first and not again in its list (0: none); then queue, state, and the last job's
  *   place in that list. Without a queue: only the holder was looked at.
  */
@@ -72,9 +76,10 @@ type Mark = readonly [Way, ...(string | number)[]]
 /** The last job's place in a list: the last columns of a row. */
 type Place = readonly number[]
 
-function wayOf({ ids, batch }: JobFilter): Way {
+function wayOf({ ids, batch, labels }: JobFilter): Way {
   if (ids !== undefined) return 'ids'
-  return batch === undefined ? 'lists' : 'items'
+  if (batch !== undefined) return 'items'
+  return labels === undefined ? 'lists' : 'labels'
 }
 
 async function walkIds(scan: Scan, ids: readonly string[], mark: Mark | null): Promise<void> {
@@ -160,6 +165,38 @@ function itemsOf(part: 0 | 1 | 2, no: number, place: Place | null, max: number):
   }
 }
 
+/** Newest first. The other labels are compared job by job, and so is this one: two labels may have the same hash. */
+async function walkLabels(scan: Scan, labels: Labels, mark: Mark | null): Promise<void> {
+  const [name = '', value = ''] = Object.entries(labels)[0] ?? []
+  await scan.walk({
+    from: mark === null ? null : [Number(mark[1])],
+    read: (place, max) => jobsWithLabel(name, value, place?.[0] ?? Number.MAX_SAFE_INTEGER, max),
+    markAt: ([seq = 0]) => ['labels', seq],
+    end: ['labels', 0],
+  })
+}
+
+/** A label has one row for each of its jobs, whether the job is live or has ended. */
+function jobsWithLabel(name: string, value: string, before: number, max: number): Source {
+  return {
+    ...{ kind: 'both', places: 1, values: [name, value, before, max] },
+    text: (live, ended = '') => `with labelled as materialized (
+         select k.seq, k.id from holdfast.label k
+          where k.hash = ${labelHash('$1::text', '$2::text')} and k.seq < $3 order by k.seq desc limit $4
+       )
+       (select ${live}, k.seq as place
+          from labelled k join holdfast.job j on j.id = k.id and j.seq = k.seq
+          join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinLease} ${joinProgress})
+        union all
+       (select ${ended}, k.seq
+          from labelled k
+          join holdfast.ended_of((select array_agg(id) from labelled), (select array_agg(seq) from labelled)) e
+            on e.id = k.id and e.seq = k.seq
+          join holdfast.queue q on q.no = e.queue)
+       order by place desc`,
+  }
+}
+
 async function walkLists(scan: Scan, mark: Mark | null): Promise<void> {
   const counted = await readCounts(scan.db)
   const { filter } = scan
@@ -175,7 +212,8 @@ async function walkLists(scan: Scan, mark: Mark | null): Promise<void> {
       const isInside = queue.name === name && at === index
       const isGoingOn = await scan.walk({
         from: isInside && place.length > 0 ? (place as number[]) : null,
-        read: (from, max) => jobsOfList({ queue: queue.no, state, ended: filter.ended ?? {} }, from, max),
+        read: (from, max) =>
+          jobsOfList({ queue: queue.no, state, ended: filter.ended ?? {}, group: filter.errorGroup ?? '' }, from, max),
         markAt: (to) => ['lists', holder, queue.name, at, ...to],
         end: ['lists', holder, queue.name, at + 1],
       })
@@ -205,11 +243,13 @@ interface List {
   readonly queue: number
   readonly state: JobState
   readonly ended: NonNullable<JobFilter['ended']>
+  /** Only dead jobs of this error group are listed; empty: all. */
+  readonly group: string
 }
 
 const first = [-1, -1, -1, -1] as const
 
-function jobsOfList({ queue: no, state, ended }: List, place: Place | null, max: number): Source {
+function jobsOfList({ queue: no, state, ended, group }: List, place: Place | null, max: number): Source {
   const [a = 0, b = 0, c = 0, d = 0] = place ?? first
   switch (state) {
     case 'running':
@@ -266,10 +306,16 @@ function jobsOfList({ queue: no, state, ended }: List, place: Place | null, max:
       }
     default: {
       const { since = Number.MIN_SAFE_INTEGER, before = Number.MAX_SAFE_INTEGER } = ended
+      const isGroup = group !== '' && state === 'dead'
+      const list = isGroup ? 'list_group' : 'list_ended'
       return {
-        ...{ kind: 'ended', places: 2, values: [no, state, ...(place ? [a, b] : [before, 0]), since, max] },
+        ...{
+          kind: 'ended',
+          places: 2,
+          values: [no, isGroup ? group : state, ...(place ? [a, b] : [before, 0]), since, max],
+        },
         text: (columns) => `select ${columns}, e.finished_at, e.seq
-           from holdfast.list_ended($1, $2, $3, $4, $5, $6) e join holdfast.queue q on q.no = e.queue
+           from holdfast.${list}($1, $2, $3, $4, $5, $6) e join holdfast.queue q on q.no = e.queue
           order by e.finished_at desc, e.seq desc`,
       }
     }
@@ -290,13 +336,15 @@ function heldFrom(place: Place | null): readonly [high: number, low: number] {
 
 /** A statement that reads jobs of one list from a place on, in its order. */
 interface Source {
-  /** Rows of `job` (j, l, q, h, p) or of `ended` (e, q). */
-  readonly kind: 'live' | 'ended'
+  /** Rows of `job` (j, l, q, h, p), of `ended` (e, q), or of both: then the columns of each are given. */
+  readonly kind: Kind | 'both'
   readonly values: readonly Value[]
   /** How many columns of the place follow the given columns. */
   readonly places: number
-  text(columns: string): string
+  text(columns: string, endedColumns?: string): string
 }
+
+type Kind = 'live' | 'ended'
 
 interface Walk {
   readonly from: Place | null
@@ -396,11 +444,16 @@ class Scan {
     const { include } = this.#query
     const values: Value[] = [...source.values]
     const given = (value: Value) => `$${values.push(value)}`
-    const conditions = await this.#conditionsOn(source.kind, given)
-    const columns = this.#isCount ? ['null::text'] : columnsOf(source.kind, include)
+    const kinds: readonly Kind[] = source.kind === 'both' ? ['live', 'ended'] : [source.kind]
+    const rows: RowsToRead[] = []
+    for (const kind of kinds) {
+      const columns = this.#isCount ? ['null::text'] : columnsOf(kind, include)
+      const isLast = kind === kinds.at(-1) // texts of both kinds are compared by the conditions of the last one
+      rows.push({ columns, conditions: await this.#conditionsOn(kind, given, isLast) })
+    }
     const width = this.#isCount ? 1 : recordWidth + sizes.length
     const text = lookText(source, {
-      ...{ columns, width, conditions, isCount: this.#isCount },
+      ...{ rows, width, isCount: this.#isCount },
       rowsLeft: given(this.#page.rowsLeft),
       bytesLeft: given(this.#page.bytesLeft),
       compareLeft: given(bounds.lookBytes - this.#compared),
@@ -408,13 +461,15 @@ class Scan {
     return (await this.db.query(text, values)).map((row) => toLook(row, width))
   }
 
-  async #conditionsOn(kind: Source['kind'], given: (value: Value) => string): Promise<Conditions> {
+  async #conditionsOn(kind: Kind, given: (value: Value) => string, comparesTexts: boolean): Promise<Conditions> {
     const { queues, states, enqueued, ended, started, worker, attempts, batch, error, payload } = this.filter
+    const { labels, errorGroup } = this.filter
     const way = wayOf(this.filter)
     const job = kind === 'live' ? 'j' : 'e'
     const run = kind === 'live' ? 'h' : 'e'
     const fits: string[] = []
     const costly: string[] = []
+    const compare = (condition: () => string) => comparesTexts && costly.push(condition())
     const within = (column: string, { since, before }: NonNullable<JobFilter['ended']>) => [
       ...(since === undefined ? [] : [`${column} >= ${given(since)}::bigint`]),
       ...(before === undefined ? [] : [`${column} < ${given(before)}::bigint`]),
@@ -431,6 +486,12 @@ class Scan {
       const wanted = this.filter[key]
       if (wanted !== undefined) fits.push(`${column(job)} = ${given(wanted)}::text`)
     }
+    if (labels) fits.push(`${job}.labels @> ${given(JSON.stringify(labels))}::jsonb`)
+    if (errorGroup !== undefined) {
+      fits.push(
+        kind === 'live' ? 'false' : `e.state = 'dead' and coalesce(e.error_group, '') = ${given(errorGroup)}::text`,
+      )
+    }
     if (attempts) {
       const many = kind === 'live' ? 'j.attempts + (h.worker is not null)::int' : 'e.attempts'
       if (attempts.min !== undefined) fits.push(`${many} >= ${given(attempts.min)}::int`)
@@ -446,19 +507,20 @@ class Scan {
       fits.push(
         `case when ${run}.worker is not null then ${conditions(run).join(' and ')} else ${job}.past is not null end`,
       )
-      costly.push(
-        `(past is null or exists (select from holdfast.last_run(past) r where ${conditions('r').join(' and ')}))`,
+      compare(
+        () => `(past is null or exists (select from holdfast.last_run(past) r where ${conditions('r').join(' and ')}))`,
       )
     }
     if (error !== undefined && kind === 'ended') {
       fits.push('e.error is not null')
-      costly.push(`strpos(holdfast.error_text(error), ${given(error)}::text) > 0`)
+      compare(() => `strpos(holdfast.error_text(error), ${given(error)}::text) > 0`)
     }
     if (payload) {
       const { path, equals } = payload
       const kindOf = equals === null ? 'null' : typeof equals
-      costly.push(
-        `holdfast.payload_has(payload, ${given(path)}::text, ${given(kindOf)}::text, ${given(String(equals))}::text)`,
+      compare(
+        () =>
+          `holdfast.payload_has(payload, ${given(path)}::text, ${given(kindOf)}::text, ${given(String(equals))}::text)`,
       )
     }
     return {
@@ -496,7 +558,7 @@ interface Conditions {
 
 const sizes = ['payload', 'headers', 'result', 'past'] as const
 
-function columnsOf(kind: Source['kind'], include: readonly IncludedPart[]): string[] {
+function columnsOf(kind: Kind, include: readonly IncludedPart[]): string[] {
   const job = kind === 'live' ? 'j' : 'e'
   const bytes = sizes.map((column) =>
     column === 'result' && kind === 'live' ? '0' : `coalesce(octet_length(${job}.${column}), 0)`,
@@ -504,10 +566,16 @@ function columnsOf(kind: Source['kind'], include: readonly IncludedPart[]): stri
   return [kind === 'live' ? liveColumnsWith(include) : endedColumnsWith(include), ...bytes]
 }
 
-interface LookParts {
+/** Columns and conditions of the rows of one kind. */
+interface RowsToRead {
   readonly columns: readonly string[]
-  readonly width: number
   readonly conditions: Conditions
+}
+
+interface LookParts {
+  /** For each kind of the source. */
+  readonly rows: readonly RowsToRead[]
+  readonly width: number
   readonly isCount: boolean
   readonly rowsLeft: string
   readonly bytesLeft: string
@@ -519,23 +587,25 @@ interface LookParts {
  * at. It looks at no more jobs once it has compared so many bytes. `octet_length` reads no text that is stored out of line.
  */
 function lookText(source: Source, parts: LookParts): string {
-  const { columns, width, conditions, isCount, rowsLeft, bytesLeft, compareLeft } = parts
-  const { payload, error, past } = conditions.texts
+  const { rows, width, isCount, rowsLeft, bytesLeft, compareLeft } = parts
+  const costly = rows.at(-1)?.conditions.costly // live jobs have no error: for them the conditions on columns do not hold
   const answered = Array.from({ length: width }, (_, i) => `c${i + 1}`)
   const places = Array.from({ length: source.places }, (_, i) => `p${i + 1}`)
   const long = isCount ? [] : longColumns.map((no) => `coalesce(octet_length(c${no}), 0)`)
-  const read = [...columns, conditions.fits, payload, error, past].join(', ')
+  const read = rows.map(({ columns, conditions: { fits, texts: compared } }) =>
+    [...columns, fits, compared.payload, compared.error, compared.past].join(', '),
+  )
   return `select ${[...answered, ...places]}, is_match, bytes, turn, total, compared
     from (select *, count(*) filter (where is_match) over w as hits,
                  coalesce(sum(bytes) filter (where is_match) over w, 0) as until, max(turn) over () as last
-            from (select *, case when fits then ${conditions.costly} else false end as is_match,
+            from (select *, case when fits then ${costly} else false end as is_match,
                          ${['0', ...long].join(' + ')} as bytes
                     from (select *, row_number() over w as turn, count(*) over () as total,
                                  sum(weight) over w as compared
                             from (select *, case when fits then coalesce(octet_length(payload), 0)
                                               + coalesce(octet_length(error), 0) + coalesce(octet_length(past), 0)
                                               else 0 end as weight
-                                    from (${source.text(read)}) read(${[...answered, 'fits', 'payload', 'error', 'past', ...places]})
+                                    from (${source.text(read[0] ?? '', read[1])}) read(${[...answered, 'fits', 'payload', 'error', 'past', ...places]})
                                  ) weighed
                           window w as (rows unbounded preceding)) numbered
                    where compared - weight <= ${compareLeft}::bigint) compared
@@ -587,7 +657,8 @@ function isMark([way, ...rest]: readonly unknown[]): boolean {
 }
 
 function isItemsOrIds(way: unknown, [part, ...place]: readonly unknown[]): boolean {
-  if (!isNumber(part, 3)) return false
+  if (!isNumber(part, way === 'labels' ? Number.MAX_SAFE_INTEGER : 3)) return false
+  if (way === 'labels') return place.length === 0
   if (way === 'ids') return place.length === 1 && isNumber(place[0], bounds.filterListMax)
   if (place.length === 0) return true
   const [lane, second, third] = place

@@ -1,12 +1,13 @@
 // Finds jobs by a filter. A step looks at a bounded number of jobs, so that other calls run between two steps of one call.
 //
-// Which jobs are looked at: those with the ids, or else the items of the batch, or else the holder of a key and then the lists by
-// queue and state. Lists use only indexes that the hot path needs anyway. Conditions on columns are one statement for many jobs;
+// Which jobs are looked at: those with the ids, or else the items of the batch, or else the jobs that have a label, or else the
+// holder of a key and then the lists by queue and state. Lists use only indexes that the hot path needs anyway. Conditions on columns are one statement for many jobs;
 // conditions on texts (an error, a payload, the last of the past attempts) are compared here, as `matches` does.
 
 import { bounds } from '../../job/bounds.ts'
 import { byteLength } from '../../job/codec.ts'
 import { hasError, hasPayload, hasRun, isOfLists, type JobFilter, possibleStates } from '../../job/filter.ts'
+import type { Labels } from '../../job/labels.ts'
 import type { EndState, FoundJob, JobState } from '../../job/record.ts'
 import { decodeError, decodePast } from '../../job/stored.ts'
 import { Page } from '../page.ts'
@@ -46,12 +47,14 @@ const states: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'd
  *
  * - `ids`: how many ids were looked at;
  * - `items`: the number of the last item;
+ * - `labels`: the number of the last job that has the first label, newest first;
  * - `lists`: the holder of the key, which comes first and not again in its list (0: none); then queue, state, and the last job's
  *   place in that list. Without a queue: only the holder was looked at.
  */
-type Mark = IdsMark | ItemsMark | ListsMark
+type Mark = IdsMark | ItemsMark | LabelsMark | ListsMark
 type IdsMark = readonly ['ids', number]
 type ItemsMark = readonly ['items', number]
+type LabelsMark = readonly ['labels', number]
 type ListsMark = readonly ['lists', number] | readonly ['lists', number, string, number, ...Place]
 
 /** Rising. Lists of finished jobs are read backwards, so their places are negated. */
@@ -69,13 +72,15 @@ export function findJobs(tx: SqliteTransaction, step: FindStep): FoundStep {
   const scan = new Scan(tx, step)
   if (filter.ids !== undefined) walkIds(scan, filter.ids, mark as IdsMark | null)
   else if (filter.batch !== undefined) walkItems(scan, filter.batch, mark as ItemsMark | null)
+  else if (filter.labels !== undefined) walkLabels(scan, filter.labels, mark as LabelsMark | null)
   else walkLists(scan, filter, mark as ListsMark | null)
   return scan.answer
 }
 
-function wayOf({ ids, batch }: JobFilter): Mark[0] {
+function wayOf({ ids, batch, labels }: JobFilter): Mark[0] {
   if (ids !== undefined) return 'ids'
-  return batch === undefined ? 'lists' : 'items'
+  if (batch !== undefined) return 'items'
+  return labels === undefined ? 'lists' : 'labels'
 }
 
 function walkIds(scan: Scan, ids: readonly string[], mark: IdsMark | null): void {
@@ -106,11 +111,30 @@ function walkItems(scan: Scan, id: string, mark: ItemsMark | null): void {
   })
 }
 
+export const selectLabelled =
+  'select seq from holdfast_label where name = ? and value = ? and seq < ? order by seq desc limit +?'
+
+/** Newest first. The other labels are compared job by job. */
+function walkLabels(scan: Scan, labels: Labels, mark: LabelsMark | null): void {
+  const { tx } = scan
+  const [name, value] = Object.entries(labels)[0] as [string, string]
+  scan.walk({
+    from: [mark?.[1] ?? Number.MAX_SAFE_INTEGER, 0, 0],
+    read: ([from], max) =>
+      tx.db
+        .all<{ seq: number }>(selectLabelled, name, value, from, max)
+        .map(({ seq }) => ({ seq, place: [seq, 0, 0] })),
+    markAt: ([seq]) => ['labels', seq as number],
+  })
+}
+
 interface List {
   readonly queue: QueueRow
   readonly state: JobState
   /** Ended jobs that ended before this are not listed. */
   readonly since: number
+  /** Only dead jobs of this error group are listed; undefined: all. */
+  readonly group: string | undefined
 }
 
 function walkLists(scan: Scan, filter: JobFilter, mark: ListsMark | null): void {
@@ -123,7 +147,8 @@ function walkLists(scan: Scan, filter: JobFilter, mark: ListsMark | null): void 
       const at = states.indexOf(state)
       const isBefore = queue.name === name && at < (index as number)
       if (isBefore || queue[state] === 0) continue
-      const list = { queue, state, since: filter.ended?.since ?? Number.MIN_SAFE_INTEGER }
+      const group = filter.errorGroup || undefined // jobs that died before errors were grouped are in no index
+      const list = { queue, state, group, since: filter.ended?.since ?? Number.MIN_SAFE_INTEGER }
       const isInside = queue.name === name && at === index
       const isGoingOn = scan.walk({
         from: isInside ? (place as unknown as Place) : startOf(state, filter),
@@ -265,7 +290,11 @@ const selectFitting = `select j.seq from json_each(?1) s cross join holdfast_job
      and (?10 is null or (e.finished_at >= ?10 and e.finished_at < ?11))
      and case when e.seq is null then coalesce(l.attempt, j.attempts) else e.attempts end between ?12 and ?13
      and (?14 = 0 or e.error is not null)
-     and (?15 = 0 or c.no is not null or e.attempt is not null or j.past is not null)`
+     and (?15 = 0 or c.no is not null or e.attempt is not null or j.past is not null)
+     and (?16 is null or (r.state = 'dead' and coalesce(e.error_group, '') = ?16))
+     and (?17 is null or not exists (
+           select 1 from json_each(?17) w
+            where not exists (select 1 from holdfast_label b where b.name = w.key and b.value = w.value and b.seq = j.seq)))`
 
 const selectTexts = `select iif(?2, j.payload, null) as payload, iif(?3, e.error, null) as error, iif(?4, j.past, null) as past,
        coalesce(c.worker, e.worker) as worker, coalesce(c.started_at, e.started_at) as started_at
@@ -301,6 +330,7 @@ class Conditions {
       ...(ended === undefined ? [null, null] : [ended.since ?? 0, ended.before ?? Number.MAX_SAFE_INTEGER]),
       ...[attempts?.min ?? 0, attempts?.max ?? Number.MAX_SAFE_INTEGER],
       ...[filter.error === undefined ? 0 : 1, this.#asksRun ? 1 : 0],
+      ...[filter.errorGroup ?? null, filter.labels === undefined ? null : JSON.stringify(filter.labels)],
     ]
   }
 
@@ -335,7 +365,7 @@ function bytesOf({ payload, error, past }: Texts): number {
   return [payload, error, past].reduce((sum, text) => sum + (text === null ? 0 : byteLength(text)), 0)
 }
 
-function readList(tx: SqliteTransaction, { queue, state, since }: List, from: Place, max: number): ListedRow[] {
+function readList(tx: SqliteTransaction, { queue, state, since, group }: List, from: Place, max: number): ListedRow[] {
   const rows = (sql: string) =>
     tx.db
       .all<{ seq: number; x: number | string; y: number; z: number }>(sql, queue.no, ...from, max)
@@ -365,25 +395,35 @@ function readList(tx: SqliteTransaction, { queue, state, since }: List, from: Pl
     case 'done':
     case 'dead':
     case 'cancelled':
-      return listEnded(tx, queue, state, { from: { finishedAt: -Number(from[0]), seq: -from[1] }, since, max })
+      return listEnded(tx, queue, state, {
+        from: { finishedAt: -Number(from[0]), seq: -from[1] },
+        ...{ since, max, group },
+      })
   }
 }
 
 export const selectEnded = `select seq, finished_at from holdfast_ended
    where retention_class = ? and (finished_at, seq) < (?, ?) and finished_at >= ? order by finished_at desc, seq desc limit +?`
+export const selectGroup = selectEnded.replace('where', 'where error_group = ? and')
 
 interface EndedRange {
   readonly from: EndedPlace
   readonly since: number
   readonly max: number
+  readonly group: string | undefined
 }
 
-function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, { from, since, max }: EndedRange) {
+function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, range: EndedRange) {
+  const { from, since, max, group } = range
+  const read = (no: number) => {
+    const values = [no, from.finishedAt, from.seq, since, max]
+    return group === undefined
+      ? tx.db.all<{ seq: number; finished_at: number }>(selectEnded, ...values)
+      : tx.db.all<{ seq: number; finished_at: number }>(selectGroup, group, ...values)
+  }
   return tx
     .retentionClasses(queue, state)
-    .flatMap(({ no }) =>
-      tx.db.all<{ seq: number; finished_at: number }>(selectEnded, no, from.finishedAt, from.seq, since, max),
-    )
+    .flatMap(({ no }) => read(no))
     .sort(newestFirst)
     .slice(0, max)
     .map(({ seq, finished_at }) => ({ seq, place: [-finished_at, -seq, 0] as const }))

@@ -42,7 +42,17 @@ const producerFunctions = [...enqueueFunctions, 'now_ms']
 const upkeepFunctions = ['make_partitions', 'drop_partition', 'labelled_partition', 'forget_labels']
 const readerFunctions = [
   ...['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'retention_class', 'retention_width'],
-  ...['list_ended', 'newest_ended', 'newest_of', 'list_ended_items', 'payload_has', 'last_run', 'error_text'],
+  ...[
+    'list_ended',
+    'list_group',
+    'ended_of',
+    'newest_ended',
+    'newest_of',
+    'list_ended_items',
+    'payload_has',
+    'last_run',
+    'error_text',
+  ],
   ...['list_scheduled', 'list_held', 'read_batches', 'batch_counts', 'low_batch', 'low_annotation'],
 ]
 

@@ -21,6 +21,26 @@ begin
      order by e.finished_at desc, e.seq desc limit p_max;
 end $holdfast$;
 
+-- The same for dead jobs of an error group.
+create function holdfast.list_group(p_queue int, p_group text, p_finished_at bigint, p_seq bigint, p_since bigint, p_max int)
+returns setof holdfast.ended ${settings}
+as $holdfast$
+begin
+  return query
+    select * from holdfast.ended e
+     where e.error_group = p_group and e.queue = p_queue and (e.finished_at, e.seq) < (p_finished_at, p_seq)
+       and e.finished_at >= p_since
+     order by e.finished_at desc, e.seq desc limit p_max;
+end $holdfast$;
+
+-- Finished jobs with these ids and numbers.
+create function holdfast.ended_of(p_ids uuid[], p_seqs bigint[]) returns setof holdfast.ended language plpgsql stable
+set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  return query select e.* from holdfast.ended e where e.id = any (p_ids) and e.seq = any (p_seqs);
+end $holdfast$;
+
 -- The newest finished job with this id.
 create function holdfast.newest_ended(p_id uuid) returns setof holdfast.ended ${settings}
 as $holdfast$

@@ -134,3 +134,10 @@ export function notFound(id: string): HoldfastError {
     id,
   })
 }
+
+/** An option of the form name=value. */
+export function pairOf(option: 'header' | 'label', text: string): [string, string] {
+  const at = text.indexOf('=')
+  if (at < 1) throw new UsageError(`--${option} is name=value; got "${text}".`)
+  return [text.slice(0, at), text.slice(at + 1)]
+}

@@ -3,7 +3,7 @@
 import type { JobConditions } from '../client/filter.ts'
 import { parseJson } from '../job/json.ts'
 import type { JobState } from '../job/record.ts'
-import { given, type Option, type Options, rangeOf, UsageError } from './command.ts'
+import { given, type Option, type Options, pairOf, rangeOf, UsageError } from './command.ts'
 
 export const conditionOptions: Readonly<Record<string, Option>> = {
   queue: { value: 'name', multiple: true, says: 'only jobs of this queue; repeat it for several' },
@@ -20,6 +20,8 @@ export const conditionOptions: Readonly<Record<string, Option>> = {
   'ended-since': { value: 'time', says: 'ended at this time or later' },
   'ended-before': { value: 'time', says: 'ended before this time' },
   error: { value: 'text', says: 'whose error contains this text, in its message or its causes' },
+  'error-group': { value: 'group', says: 'dead jobs of this group; holdfast dead-groups lists the groups' },
+  label: { value: 'name=value', multiple: true, says: 'with this label; may be repeated' },
   batch: { value: 'id', says: 'only items of this batch' },
   'limit-key': { value: 'key', says: 'with this limit key' },
   'dedup-key': { value: 'key', says: 'with this dedup key' },
@@ -42,6 +44,8 @@ export function toConditions(options: Options): JobConditions {
     started: rangeOf(options, 'started'),
     ended: rangeOf(options, 'ended'),
     error: options.text('error'),
+    errorGroup: options.text('error-group'),
+    labels: toLabels(options.texts('label')),
     batch: options.text('batch'),
     limitKey: options.text('limit-key'),
     dedupKey: options.text('dedup-key'),
@@ -58,6 +62,11 @@ function toAttempts(text: string | undefined): JobConditions['attempts'] {
   if (dots === undefined && min) return Number(min)
   if (dots !== undefined && (min || max)) return { ...(min && { min: Number(min) }), ...(max && { max: Number(max) }) }
   throw new UsageError(`--attempts must be a number such as 3, or a range such as 3.., ..3 or 2..4; got "${text}".`)
+}
+
+function toLabels(texts: readonly string[]): JobConditions['labels'] {
+  if (texts.length === 0) return undefined
+  return Object.fromEntries(texts.map((text) => pairOf('label', text)))
 }
 
 /** A value that is JSON is taken as such; any other value is text. */

@@ -2,7 +2,7 @@ import { text } from 'node:stream/consumers'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { EnqueueOptions } from '../queue/prepare.ts'
 import type { EnqueueStatus } from '../store/store.ts'
-import { type Command, given, type Options, parseJson, UsageError } from './command.ts'
+import { type Command, given, type Options, pairOf, parseJson, UsageError } from './command.ts'
 import { noteNewQueue } from './known-queue.ts'
 
 export const enqueue: Command = {
@@ -81,12 +81,6 @@ function dedupOf(options: Options): EnqueueOptions['dedup'] {
   const scope = options.text('dedup-scope') ?? 'live'
   if (scope === 'live' || scope === 'waiting') return { key, replace, scope }
   return { key, replace, scope: { window: options.duration('dedup-scope') ?? 0 } }
-}
-
-function pairOf(option: 'header' | 'label', text: string): [string, string] {
-  const at = text.indexOf('=')
-  if (at < 1) throw new UsageError(`--${option} is name=value; got "${text}".`)
-  return [text.slice(0, at), text.slice(at + 1)]
 }
 
 /** The same refusal, with the names that the command has for what to do about it. */

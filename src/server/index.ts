@@ -67,13 +67,13 @@ function decoded(part: string): string {
 }
 
 const lists = { queue: 'queue', state: 'state', id: 'ids', include: 'include' } as const
-const texts = ['error', 'batch', 'limitKey', 'dedupKey', 'idempotencyKey', 'worker', 'after'] as const
+const texts = ['error', 'errorGroup', 'batch', 'limitKey', 'dedupKey', 'idempotencyKey', 'worker', 'after'] as const
 const ranges = ['enqueued', 'started', 'ended'] as const
 const known = [
   ...Object.keys(lists),
   ...texts,
   ...ranges.flatMap((name) => [`${name}Since`, `${name}Before`]),
-  ...['attemptsMin', 'attemptsMax', 'payloadPath', 'payloadEquals', 'limit'],
+  ...['attemptsMin', 'attemptsMax', 'payloadPath', 'payloadEquals', 'label', 'limit'],
 ]
 
 /** Times are ISO texts or milliseconds; the value of a payload is JSON. What a parameter may be is checked by the client. */
@@ -93,9 +93,16 @@ function toFilter(query: URLSearchParams): JobsFilter {
   }
   const attempts = { ...numberOf(query, 'attemptsMin', 'min'), ...numberOf(query, 'attemptsMax', 'max') }
   if (Object.keys(attempts).length > 0) entries.push(['attempts', attempts])
+  if (query.has('label')) entries.push(['labels', Object.fromEntries(query.getAll('label').map(toLabel))])
   if (query.has('payloadPath') || query.has('payloadEquals'))
     entries.push(['payload', { path: query.get('payloadPath'), equals: jsonOf(query.get('payloadEquals')) }])
   return { ...Object.fromEntries(entries), ...numberOf(query, 'limit', 'limit') }
+}
+
+/** name=value; without the sign the value is empty, which no label is. */
+function toLabel(text: string): [name: string, value: string] {
+  const at = text.indexOf('=')
+  return at < 0 ? [text, ''] : [text.slice(0, at), text.slice(at + 1)]
 }
 
 function timeOf(query: URLSearchParams, name: string, end: 'since' | 'before') {

@@ -116,9 +116,10 @@
 //
 // 17. FIND. `find` answers a page of the jobs for which all conditions of a filter hold (`../job/filter.ts`), and `count` their
 //    number. Both read, and change nothing.
-//    - Ids, a batch, the holder of a dedup or idempotency key of one queue, and the time at which jobs ended are found through an
-//      index. Otherwise jobs are looked at list by list: by queue, then by state. Waiting jobs are in the order in which they
-//      run, running jobs in the order of their enqueue, ended jobs newest first. Every other condition is compared job by job.
+//    - Ids, a batch, a label (newest first), an error group, the holder of a dedup or idempotency key of one queue, and the time
+//      at which jobs ended are found through an index. Otherwise jobs are looked at list by list: by queue, then by state.
+//      Waiting jobs are in the order in which they run, running jobs in the order of their enqueue, ended jobs newest first.
+//      Every other condition is compared job by job.
 //    - One call looks at no more than `bounds.lookMax` jobs, and compares no more than `bounds.lookBytes` of their texts. Then it
 //      answers what it has found. So a page may be short, or empty, and have a `next`. `looked` is the number of jobs between the
 //      beginning of the page and `next`.

@@ -342,7 +342,7 @@ test('jobs has a flag for every condition, and counts', async () => {
   const [id = ''] = deadIds
   const batch = await (async () => {
     await using holdfast = await open(world.url)
-    const key = { dedup: { key: 'd1' }, idempotencyKey: 'i1' }
+    const key = { dedup: { key: 'd1' }, idempotencyKey: 'i1', labels: { customer: 'c1', region: 'eu' } }
     await holdfast
       .queue('flags', { limit: { concurrency: 9, key: 'customer.id' } })
       .enqueue({ customer: { id: 'c1' } }, key)
@@ -376,6 +376,7 @@ test('jobs has a flag for every condition, and counts', async () => {
     ['--dedup-key', 'd1'],
     ['--idempotency-key', 'i1'],
     ['--payload', 'customer.id=c1'],
+    ['--label', 'customer=c1', '--label', 'region=eu'],
   ])
     assert.equal((await idsOf('--queue', 'flags', ...flag)).length, 1, flag.join(' '))
   assert.equal((await idsOf('--batch', batch, '--payload', 'n=3')).length, 1)
@@ -390,6 +391,7 @@ test('jobs has a flag for every condition, and counts', async () => {
     ['--attempts', 'x'],
     ['--attempts', '..'],
     ['--payload', 'n'],
+    ['--label', 'customer'],
     ['--payload', '=1'],
     ['--ended-since', 'x'],
   ])
@@ -488,6 +490,7 @@ test('dead-groups counts dead jobs by queue and error', async () => {
   )
   const { stdout } = await world.holdfast('dead-groups')
   assert.match(stdout, new RegExp(`2 .*mail +${groups[0].group} +.*smtp`))
+  assert.equal((await world.json('jobs', '--error-group', groups[0].group)).jobs.length, 2)
   assert.equal((await world.holdfast('dead-groups', '--queue', 'nowhere')).stdout, 'No job is dead.\n')
   assert.match((await world.holdfast('dead-groups', '--order', 'oldest')).stderr, /INVALID_OPTION/)
 })

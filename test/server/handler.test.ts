@@ -29,12 +29,17 @@ test('queues and jobs are the same as in the client', async () => {
 test('every condition of a filter is a parameter', async () => {
   await using world = await setup()
   const queue = world.holdfast.queue('mail', { attempts: 1, limit: { concurrency: 9, key: 'to' } })
-  const { id } = await queue.enqueue({ to: 'a', n: 3 }, { dedup: { key: 'd' }, idempotencyKey: 'i' })
+  const { id } = await queue.enqueue(
+    { to: 'a', n: 3 },
+    { dedup: { key: 'd' }, idempotencyKey: 'i', labels: { a: 'b=c', d: 'e' } },
+  )
   await queue.enqueue({ to: 'b' })
   const [lease] = await queue.claim({ worker: 'w1' })
   await lease?.dead(new Error('no & never'))
   const range = ['enqueued', 'started', 'ended'].map((name) => `${name}Since=0&${name}Before=2200-01-01`).join('&')
+  const { errorGroup } = (await world.holdfast.job(id)) ?? {}
   for (const query of [
+    ...['label=a%3Db%3Dc&label=d%3De', `errorGroup=${errorGroup}`],
     ...[`id=${id}`, 'queue=mail&queue=post&state=dead&state=done', 'error=no%20%26%20never', 'worker=w1', range],
     ...[
       'limitKey=a',
@@ -58,6 +63,8 @@ test('every condition of a filter is a parameter', async () => {
     'payloadEquals=1',
     'payloadPath=a&payloadEquals=x',
     'include=all',
+    'label=a',
+    'errorGroup=x',
   ])
     assert.equal((await world.get(`/api/jobs?${query}`)).status, 400, query)
 })

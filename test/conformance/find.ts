@@ -210,25 +210,25 @@ function conditionTests(inWorld: InWorld): void {
     'by labels, newest first, in whatever state; all that are given must be there',
     inWorld(async (world) => {
       const { holdfast } = await variety(world)
-      await finds(holdfast, { labels: { who: 'w1' } }, ({ labels }) => labels['who'] === 'w1')
+      await finds(holdfast, { labels: { customer: 'w1' } }, ({ labels }) => labels['customer'] === 'w1')
       await finds(
         holdfast,
-        { labels: { all: 'yes', who: 'w2' } },
-        ({ labels }) => labels['who'] === 'w2' && labels['all'] === 'yes',
+        { labels: { all: 'yes', customer: 'w2' } },
+        ({ labels }) => labels['customer'] === 'w2' && labels['all'] === 'yes',
       )
       await finds(
         holdfast,
-        { labels: { who: 'w0' }, state: 'dead' },
-        ({ labels, state }) => labels['who'] === 'w0' && state === 'dead',
+        { labels: { customer: 'w0' }, state: 'dead' },
+        ({ labels, state }) => labels['customer'] === 'w0' && state === 'dead',
       )
-      await finds(holdfast, { labels: { who: 'w9' } }, () => false)
+      await finds(holdfast, { labels: { customer: 'w9' } }, () => false)
       const { jobs } = await holdfast.jobs({ labels: { all: 'yes' } })
       const times = jobs.map(({ createdAt }) => createdAt.getTime())
       assert.deepEqual(
         times,
         times.toSorted((a, b) => b - a),
       )
-      for (const labels of [{}, { 'no name': 'x' }, { who: '' }, { who: 1 }, null, [], 'who'])
+      for (const labels of [{}, { 'no name': 'x' }, { customer: '' }, { customer: 1 }, null, [], 'customer'])
         await rejects(holdfast.jobs({ labels } as never), 'INVALID_OPTION')
     }),
   )
@@ -682,7 +682,7 @@ function filterOf(all: readonly JobRecord[], batch: string): fc.Arbitrary<JobFil
       error: some(['fail', 'why', 'E7', 'none']),
       errorGroup: some([...all.flatMap(({ errorGroup }) => errorGroup ?? []), '', '0123456789abcdef']),
       labels: fc
-        .record({ who: some(['w0', 'w1', 'w2', 'none']), all: some(['yes', 'no']) }, { requiredKeys: [] })
+        .record({ customer: some(['w0', 'w1', 'w2', 'none']), all: some(['yes', 'no']) }, { requiredKeys: [] })
         .filter((given) => Object.keys(given).length > 0),
       batch: some([batch, randomUUID()]),
       limitKey: texts(all.map(({ limitKey }) => limitKey)),
@@ -716,9 +716,9 @@ async function variety(world: World): Promise<Variety> {
       await queue.enqueue({ n, key }, { dedup: { key: `d${n % 2}`, scope: 'waiting' }, idempotencyKey: `i${n}` })
       await queue.enqueue({ n, key, deep: { n } } as never, {
         dedup: { key: `e${n}` },
-        labels: { who: `w${n}`, all: 'yes' },
+        labels: { customer: `w${n}`, all: 'yes' },
       })
-      await queue.enqueue({ n, key } as never, { delay: 10 * hour, labels: { who: `w${n % 2}` } })
+      await queue.enqueue({ n, key } as never, { delay: 10 * hour, labels: { customer: `w${n % 2}` } })
       await queue.enqueue({ n, key }, {})
       await clock.advance(minute)
     }

@@ -32,8 +32,9 @@
 // statements of the application, key-value entries, keys of jobs. Behind it the other settlements of the flush would wait, and
 // the next flush of the worker. So an effect waits for 100 ms. Then its settlement is undone to its savepoint, and is made later,
 // as with a busy lane. After three of them, all others of the flush with effects are left for later at once. What is left for
-// later is tried again and again, and holds no connection and no lock in between (`lock-polls.ts`). If sessions have timeouts of their
-// own, these decide how long a statement of the application waits; then it waits on the server, with a few others at a time.
+// later is tried again and again, and holds no connection and no lock in between (`lock-polls.ts`). If sessions have timeouts
+// of their own, these decide how long a statement of the application waits; then it waits on the server, with a few others at a
+// time.
 
 import { createHash } from 'node:crypto'
 import { type HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'

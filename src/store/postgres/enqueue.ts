@@ -76,27 +76,33 @@ export interface StoreContext {
   announceCancels(ids: readonly string[]): void
 }
 
-export function enqueue(
+/**
+ * Each part of a call that is divided (`orRefuseValues`) starts over by itself: other parts may have been committed. So what starts
+ * over is never more than one commit.
+ */
+export async function enqueue(
   context: StoreContext,
   requests: readonly EnqueueRequest[],
 ): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
-  return context.lanes.withLanesNow(() => enqueueOpened(context, requests))
+  const send = (some: readonly EnqueueRequest[]) => context.lanes.withLanesNow(() => enqueueOpened(context, some))
+  const answers = await orRefuseValues(requests, send, nameOf)
+  return answers.map((answer, i) => answer ?? enqueueLater(context, requests[i] as EnqueueRequest))
 }
 
+/** In at most one commit. Answers undefined for requests that must wait for another open transaction. */
 async function enqueueOpened(
   context: StoreContext,
   requests: readonly EnqueueRequest[],
-): Promise<(EnqueueAnswer | Promise<EnqueueAnswer>)[]> {
+): Promise<readonly (EnqueueAnswer | undefined)[]> {
   const only = onlyJobOf(requests)
   const lane = only && context.lanes.knownOf(only)
   const isSimple = only && context.lanes.limitKeyOf(only) === null && context.lanes.labelsOf(only) === null
-  if (lane && isSimple) return orRefuseValues(requests, async () => [[await enqueueOne(context, only, lane)]], nameOf)
+  if (lane && isSimple) return [[await enqueueOne(context, only, lane)]]
   // A lane that another open transaction is about to open delays only the requests that need it.
   const areOpen = await context.lanes.openNow(requests.flatMap(({ jobs }) => jobs))
   const withLanes = areOpen ? requests : requests.filter(({ jobs }) => context.lanes.knows(jobs))
-  const send = (some: readonly EnqueueRequest[]) => enqueueWithLanes(context, some)
-  const answers = new Map(zip(withLanes, await orRefuseValues(withLanes, send, nameOf)))
-  return requests.map((request) => answers.get(request) ?? enqueueLater(context, request))
+  const answers = new Map(zip(withLanes, await enqueueWithLanes(context, withLanes)))
+  return requests.map((request) => answers.get(request))
 }
 
 /** For requests whose lanes are known. Answers undefined for those that must wait for another open transaction. */

@@ -2,7 +2,8 @@
 //
 // Which jobs are looked at: those with the ids, or else the items of the batch, or else the jobs that have a label, or else the
 // holder of a key and then the lists by queue and state. Lists use only indexes that the hot path needs anyway. Conditions on
-// columns are one statement for many jobs; conditions on texts (an error, a payload, the last of the past attempts) are compared here, as `matches` does.
+// columns are one statement for many jobs; conditions on texts (an error, a payload, the last of the past
+// attempts) are compared here, as `matches` does.
 
 import { bounds } from '../../job/bounds.ts'
 import { byteLength } from '../../job/codec.ts'

@@ -83,9 +83,14 @@ export async function withRetry<T>(
       const isWorthATry = tries < triesMax && !isTooLong && (isBroken(error) || isCollision(error))
       if (!isWorthATry)
         throw ranEffects ? new EffectsSuspected(error, mayHaveLanded) : unavailable(error, mayHaveLanded)
-      await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
+      await pauseAfter(tries)
     }
   }
+}
+
+/** The pause before a call is made again, after so many tries. It is random, so that two calls do not collide again. */
+export async function pauseAfter(tries: number): Promise<void> {
+  await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
 }
 
 /**
@@ -93,14 +98,17 @@ export async function withRetry<T>(
  *
  * - the server refused the COMMIT; or
  * - a statement failed with an error that may be the server's (a full disk); or
+ * - a statement collided with another transaction (`collided`), so that the same transaction may be committed another time; or
  * - the transaction failed, again and again, while the server answered other calls.
  */
 export class CommitRefused extends Error {
   readonly fault: StatementFault
+  readonly collided: boolean
 
-  constructor(fault: StatementFault) {
+  constructor(fault: StatementFault, { collided = false } = {}) {
     super(`The server refused to commit: ${fault.why}`)
     this.fault = fault
+    this.collided = collided
   }
 }
 
@@ -165,6 +173,11 @@ export class LockNotFree extends Error {
   }
 }
 
+/** The server ended a transaction in favour of another one: a deadlock, or a serialization failure. */
+export function isDeadlock(error: unknown): boolean {
+  return ['40P01', '40001'].includes(codeOf(error))
+}
+
 export function isDiskFull(error: unknown): boolean {
   return codeOf(error) === '53100'
 }
@@ -214,7 +227,7 @@ function isRefusedUnrun(error: unknown): boolean {
  */
 export function isCollision(error: unknown): boolean {
   const code = codeOf(error)
-  return ['40001', '40P01', '55P03', '57014'].includes(code) || (code === '23514' && tableOf(error) === 'ended_rest')
+  return isDeadlock(error) || ['55P03', '57014'].includes(code) || (code === '23514' && tableOf(error) === 'ended_rest')
 }
 
 function tableOf(error: unknown): unknown {

@@ -182,18 +182,6 @@ export function isDiskFull(error: unknown): boolean {
   return codeOf(error) === '53100'
 }
 
-/**
- * The server refused the values of a call (SQLSTATE classes 22 and 23), or a trigger did (P0001). It has undone the call, and
- * would refuse it again. A statement of the application that fails so is answered inside its savepoint, and never gets here.
- */
-export function isDataError(error: unknown): error is HoldfastError {
-  return (
-    isHoldfastError(error, 'STORE_UNAVAILABLE') &&
-    isFromServer(error.cause) &&
-    /^(2[23]|P0001$)/.test(codeOf(error.cause))
-  )
-}
-
 /** A prepared statement does not exist, exists already, or its result has changed its type. */
 export function isUnprepared(error: unknown): boolean {
   const isStale = codeOf(error) === '0A000' && /cached plan/.test((error as Error).message)
@@ -206,7 +194,8 @@ export function isUnprepared(error: unknown): boolean {
  */
 export function isBroken(error: unknown): boolean {
   const code = codeOf(error)
-  if (/^(57P0[1-5]|08(?!P01)...|53300|25P0[34]|25006)$|^E[A-Z_]+$/.test(code)) return true
+  if (/^(57P0[1-5]|08(?!P01)...|53300|25P0[34]|25006)$/.test(code)) return true
+  if (/^E[A-Z_]+$/.test(code)) return !isFromServer(error) // ECONNRESET, not a code that a trigger raises
   if (code === '08P01') return (error as { severity?: unknown }).severity === 'FATAL'
   const message = error instanceof Error ? error.message : ''
   return code === '' && /connection|timeout|terminat|not queryable/i.test(message)
@@ -227,11 +216,13 @@ function isRefusedUnrun(error: unknown): boolean {
  */
 export function isCollision(error: unknown): boolean {
   const code = codeOf(error)
-  return isDeadlock(error) || ['55P03', '57014'].includes(code) || (code === '23514' && tableOf(error) === 'ended_rest')
+  return isDeadlock(error) || ['55P03', '57014'].includes(code) || (code === '23514' && isMadePartition(error))
 }
 
-function tableOf(error: unknown): unknown {
-  return (error as { table?: unknown }).table
+/** The bounds of a partition have no name. A constraint of an operator has one. */
+function isMadePartition(error: unknown): boolean {
+  const { table, constraint } = error as { readonly table?: unknown; readonly constraint?: unknown }
+  return table === 'ended_rest' && constraint === undefined
 }
 
 /** The error of one part of a call, after another part was carried out. */

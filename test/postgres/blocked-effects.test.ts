@@ -198,6 +198,46 @@ test(
   }),
 )
 
+for (const [transaction, first] of [
+  ['the transaction of a flush', []],
+  ['a transaction of its own', [{ text: `select set_config('app.tenant', 'a', true)` }]],
+] as const)
+  test(
+    `an effect that is the victim of a deadlock, in ${transaction}, costs no attempt and is applied once`,
+    inWorld(async (world) => {
+      await using own = await ownClient(world, { options: '-c deadlock_timeout=10ms' })
+      const { holdfast } = own
+      await world.rows('drop table if exists public.account')
+      await world.rows('create table public.account as select id, 0 as n from generate_series(1, 2) id')
+      const stranger = await world.begin()
+      await stranger.run(`set local deadlock_timeout = '1min'`)
+      const [me] = await stranger.run('select pg_backend_pid() as pid, pg_advisory_xact_lock(7)')
+      await stranger.run('update public.account set n = n + 10 where id = 2')
+      await holdfast.queue('mail', { attempts: 1 }).enqueueMany(Array(3).fill({ payload: 1 }))
+      const leases = await holdfast.claim(['mail'], { max: 3 })
+      const add = (id: number) => ({ text: 'update public.account set n = n + 1 where id = $1', values: [id] })
+      // Until the other transaction waits for this one, or has ended.
+      const meet = {
+        text: `select pg_sleep(0.005) from generate_series(1, 4000)
+          where cardinality(pg_blocking_pids($1)) = 0 and not pg_try_advisory_xact_lock_shared(7)`,
+        values: [me?.['pid']],
+      }
+      const effects = first.length > 0 ? [[], [...first, add(1), meet, add(2)], []] : [[add(1)], [meet, add(2)], []]
+      const settled = Promise.all(
+        leases.map((lease, i) => lease.done(i, { sql: effects[i] ?? [], put: [{ key: `${i}`, value: i }] })),
+      )
+      const sleeping = `select from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()`
+      await until(async () => (await world.rows(sleeping)).length > 0, 'the first row is locked')
+      await stranger.run('update public.account set n = n + 10 where id = 1') // waits until its opponent is undone
+      await stranger.commit()
+      assert.deepEqual(
+        (await settled).map(({ state }) => state),
+        ['done', 'done', 'done'],
+      )
+      assert.deepEqual(await world.rows('select n from public.account order by id'), [{ n: 11 }, { n: 11 }])
+    }),
+  )
+
 async function ownClient({ url, schema }: World, timeouts: PoolConfig) {
   const pool = new Pool({ connectionString: url, max: 10, ...timeouts })
   pool.on('error', () => {})

@@ -1,12 +1,13 @@
-// Requests whose values the database refuses: a value that does not fit its column, a constraint or a trigger of an operator. The
-// server has undone the whole call then, and would do so each time it is sent. So its requests are divided, in their order, until
-// the one that causes the error is alone: about 2 log₂ n calls for one bad request of n. That one is refused. A crash between two
-// halves leaves some requests carried out and some not, as a crash between two calls does.
+// Requests whose values the database refuses: a value that does not fit its column or an index, a constraint, a trigger or a row
+// security policy of an operator (`connection/data-error.ts`). The server has undone the whole call then, and would do so each time
+// it is sent. So its requests are divided, in their order, until the one that causes the error is alone: about 2 log₂ n calls for
+// one bad request of n. That one is refused. A crash between two halves leaves some requests carried out and some not, as a crash
+// between two calls does.
 //
 // Settlements do the same under flush numbers that follow from the caller's token (`settle.ts`).
 
 import { type HoldfastError, type Refused, refuse } from '../../errors.ts'
-import { isDataError } from './connection/failures.ts'
+import { isDataError } from './connection/data-error.ts'
 import { afterOthers } from './statement-policy.ts'
 
 /** Sends the requests together. If their values are refused, finds out which. `what` names one request in its refusal. */

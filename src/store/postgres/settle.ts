@@ -7,8 +7,8 @@
 // fails, it is undone to its savepoint, and the settlements beside it are not affected.
 //
 // DATA ERRORS. A row of one job may be refused by the database itself: a value that does not fit its column, a constraint or a
-// trigger of an operator (SQLSTATE classes 22 and 23, and P0001). The server has undone the whole statement or transaction then,
-// and would do so each time it is sent. So its jobs are divided until the one that causes the error is alone:
+// trigger of an operator (`connection/data-error.ts`). The server has undone the whole statement or transaction then, and would do
+// so each time it is sent. So its jobs are divided until the one that causes the error is alone:
 //
 //   plainly done      the set is settled in two halves, one after the other, and those in halves again: about 2 log₂ n statements
 //                     for one bad row. The flush number of each half is derived from that of the whole. So a caller that asks
@@ -44,8 +44,9 @@ import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
 import { list, optionalTexts } from './connection/columns.ts'
+import { isDataError } from './connection/data-error.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { afterAnotherPart, CommitRefused, isDataError, isDiskFull, LockNotFree } from './connection/failures.ts'
+import { afterAnotherPart, CommitRefused, isDiskFull, LockNotFree } from './connection/failures.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { type LeaseColumns, leaseColumns } from './fence.ts'
 import type { AskForLanes } from './lanes.ts'

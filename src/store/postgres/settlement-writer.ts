@@ -22,7 +22,7 @@ import { newId } from '../../runtime/id.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { CommitRefused, isDiskFull, isLockWaitEnded } from './connection/failures.ts'
+import { CommitRefused, isDeadlock, isDiskFull, isLockWaitEnded } from './connection/failures.ts'
 import { type AfterCommit, addChecked, addPlain, areFilledIn, insertDead, isPlain } from './enqueue.ts'
 import { deathJson } from './error-groups.ts'
 import type { Lanes, Wanted } from './lanes.ts'
@@ -287,13 +287,15 @@ export class SettlementWriter {
   /**
    * A statement that fails is a failure of the job. If the session has ended, undoing the statement fails, and that error
    * counts. A full disk may not be the job's fault: in that case the same request fails without its statements too
-   * (`statement-policy.ts`). Neither is a lock that another transaction has.
+   * (`statement-policy.ts`). Neither is a lock that another transaction has, nor a deadlock: in a shared transaction it may be
+   * with the locks of other jobs, so the transaction is undone as a whole and lets go of all its locks.
    */
   async #blame({ text }: SqlEffect, run: () => Promise<void>): Promise<void> {
     try {
       await run()
     } catch (error) {
-      if (isDiskFull(error)) throw new CommitRefused({ text, why: (error as Error).message })
+      const collided = isDeadlock(error)
+      if (collided || isDiskFull(error)) throw new CommitRefused({ text, why: (error as Error).message }, { collided })
       if (this.#policy.leavesBlocked && isLockWaitEnded(error)) throw error
       throw new Refusal(sqlRefused(text, (error as Error).message))
     }

@@ -53,6 +53,7 @@ import {
   isAlreadyCommitted,
   isBroken,
   isCancelled,
+  isDeadlock,
   isForeign,
   isFromServer,
   isLockTimeout,
@@ -620,7 +621,8 @@ export class PgTransaction {
       await this.#session.run('commit')
     } catch (error) {
       const isRefused = this.#lastEffect !== null && isFromServer(error) && (await rolledBack(this.#session))
-      if (isRefused) throw new CommitRefused({ text: null, why: (error as Error).message })
+      if (isRefused)
+        throw new CommitRefused({ text: null, why: (error as Error).message }, { collided: isDeadlock(error) })
       throw error
     }
   }

@@ -83,9 +83,14 @@ export async function withRetry<T>(
       const isWorthATry = tries < triesMax && !isTooLong && (isBroken(error) || isCollision(error))
       if (!isWorthATry)
         throw ranEffects ? new EffectsSuspected(error, mayHaveLanded) : unavailable(error, mayHaveLanded)
-      await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
+      await pauseAfter(tries)
     }
   }
+}
+
+/** The pause before a call is made again, after so many tries. It is random, so that two calls do not collide again. */
+export async function pauseAfter(tries: number): Promise<void> {
+  await sleep(Math.random() * firstPauseMs * 2 ** Math.min(tries, 6))
 }
 
 /**
@@ -93,14 +98,17 @@ export async function withRetry<T>(
  *
  * - the server refused the COMMIT; or
  * - a statement failed with an error that may be the server's (a full disk); or
+ * - a statement collided with another transaction (`collided`), so that the same transaction may be committed another time; or
  * - the transaction failed, again and again, while the server answered other calls.
  */
 export class CommitRefused extends Error {
   readonly fault: StatementFault
+  readonly collided: boolean
 
-  constructor(fault: StatementFault) {
+  constructor(fault: StatementFault, { collided = false } = {}) {
     super(`The server refused to commit: ${fault.why}`)
     this.fault = fault
+    this.collided = collided
   }
 }
 
@@ -165,20 +173,13 @@ export class LockNotFree extends Error {
   }
 }
 
-export function isDiskFull(error: unknown): boolean {
-  return codeOf(error) === '53100'
+/** The server ended a transaction in favour of another one: a deadlock, or a serialization failure. */
+export function isDeadlock(error: unknown): boolean {
+  return ['40P01', '40001'].includes(codeOf(error))
 }
 
-/**
- * The server refused the values of a call (SQLSTATE classes 22 and 23), or a trigger did (P0001). It has undone the call, and
- * would refuse it again. A statement of the application that fails so is answered inside its savepoint, and never gets here.
- */
-export function isDataError(error: unknown): error is HoldfastError {
-  return (
-    isHoldfastError(error, 'STORE_UNAVAILABLE') &&
-    isFromServer(error.cause) &&
-    /^(2[23]|P0001$)/.test(codeOf(error.cause))
-  )
+export function isDiskFull(error: unknown): boolean {
+  return codeOf(error) === '53100'
 }
 
 /** A prepared statement does not exist, exists already, or its result has changed its type. */
@@ -193,7 +194,8 @@ export function isUnprepared(error: unknown): boolean {
  */
 export function isBroken(error: unknown): boolean {
   const code = codeOf(error)
-  if (/^(57P0[1-5]|08(?!P01)...|53300|25P0[34]|25006)$|^E[A-Z_]+$/.test(code)) return true
+  if (/^(57P0[1-5]|08(?!P01)...|53300|25P0[34]|25006)$/.test(code)) return true
+  if (/^E[A-Z_]+$/.test(code)) return !isFromServer(error) // ECONNRESET, not a code that a trigger raises
   if (code === '08P01') return (error as { severity?: unknown }).severity === 'FATAL'
   const message = error instanceof Error ? error.message : ''
   return code === '' && /connection|timeout|terminat|not queryable/i.test(message)
@@ -214,11 +216,13 @@ function isRefusedUnrun(error: unknown): boolean {
  */
 export function isCollision(error: unknown): boolean {
   const code = codeOf(error)
-  return ['40001', '40P01', '55P03', '57014'].includes(code) || (code === '23514' && tableOf(error) === 'ended_rest')
+  return isDeadlock(error) || ['55P03', '57014'].includes(code) || (code === '23514' && isMadePartition(error))
 }
 
-function tableOf(error: unknown): unknown {
-  return (error as { table?: unknown }).table
+/** The bounds of a partition have no name. A constraint of an operator has one. */
+function isMadePartition(error: unknown): boolean {
+  const { table, constraint } = error as { readonly table?: unknown; readonly constraint?: unknown }
+  return table === 'ended_rest' && constraint === undefined
 }
 
 /** The error of one part of a call, after another part was carried out. */

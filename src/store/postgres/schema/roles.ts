@@ -248,9 +248,18 @@ function refuseOwner(schema: Schema, role: string): string {
 end $holdfast$;`
 }
 
-/** The server refused a statement because the role may not run it. */
+/**
+ * The server refused a statement because the role may not run it. Row security refuses one row with the same code. The routine's
+ * name is the same in every language.
+ */
 export function isDenied(error: unknown): boolean {
-  return (error as { code?: unknown } | null)?.code === '42501'
+  const { code, routine } = (error ?? {}) as { readonly code?: unknown; readonly routine?: unknown }
+  return code === '42501' && routine !== 'ExecWithCheckOptions' && !isRaised(error)
+}
+
+/** Raised by code in PL/pgSQL, not by the server itself: it may have any SQLSTATE. */
+export function isRaised(error: unknown): boolean {
+  return (error as { routine?: unknown } | null)?.routine === 'exec_stmt_raise'
 }
 
 /** For a role that lacks a grant. */

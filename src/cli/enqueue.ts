@@ -78,6 +78,11 @@ function dedupOf(options: Options): EnqueueOptions['dedup'] {
     return undefined
   }
   const replace = options.isSet('replace')
+  if (replace && options.isSet('idempotency-key')) {
+    throw new UsageError(
+      '--idempotency-key cannot be combined with --replace: a job that is replaced keeps its own key. Leave out one of them.',
+    )
+  }
   const scope = options.text('dedup-scope') ?? 'live'
   if (scope === 'live' || scope === 'waiting') return { key, replace, scope }
   return { key, replace, scope: { window: options.duration('dedup-scope') ?? 0 } }

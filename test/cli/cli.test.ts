@@ -84,6 +84,10 @@ test('wrong arguments are answered with one sentence and exit code 2, before any
     [['enqueue', 'welcome', '{userId: 1}'], /^holdfast: The payload is not JSON .*quote it for your shell.*\n$/],
     [['enqueue', 'welcome', '1', '--run-at', 'soon'], /^holdfast: --run-at must be a time such as .*\n$/],
     [['enqueue', 'welcome', '1', '--replace'], /^holdfast: --replace says how --dedup works.*\n$/],
+    [
+      ['enqueue', 'welcome', '1', '--dedup', 'k', '--replace', '--idempotency-key', 'i'],
+      /^holdfast: --idempotency-key cannot be combined with --replace: .*\n$/,
+    ],
     [['enqueue', 'welcome', '1', '--label', 'x'], /^holdfast: --label is name=value; got "x"\.\n$/],
     [['enqueue', 'welcome', '1', '--header', 'x'], /^holdfast: --header is name=value; got "x"\.\n$/],
     [['requeue'], /^holdfast: Give a job id, or one of --queue, --error.*\n$/],

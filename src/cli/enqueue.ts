@@ -47,6 +47,8 @@ const statusText: Readonly<Record<EnqueueStatus, string>> = {
 }
 
 function enqueueOptions(options: Options): EnqueueOptions {
+  if (options.isSet('delay') && options.isSet('run-at'))
+    throw new UsageError('Give either --delay or --run-at, not both.')
   const [headers, labels] = [options.texts('header'), options.texts('label')]
   return given({
     id: options.text('id'),

@@ -3,7 +3,7 @@
 import { HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { parseJson as parse } from '../job/json.ts'
-import type { Duration } from '../runtime/duration.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
 import type { Terminal } from './terminal.ts'
 
 export interface Command {
@@ -85,10 +85,17 @@ export class Options {
     throw new UsageError(`--${name} must be a number; got "${text}".`)
   }
 
-  /** Text such as '30s' is passed on unchanged; the library checks it. */
+  /** Text such as '30s' is passed on unchanged. The library checks the bounds of the option. */
   duration(name: string): Duration | undefined {
     const text = this.text(name)
-    return text !== undefined && /^\d+$/.test(text) ? Number(text) : (text as Duration | undefined)
+    if (text === undefined) return undefined
+    const duration = /^\d+$/.test(text) ? Number(text) : (text as Duration)
+    try {
+      toMs(duration, `--${name}`)
+    } catch (error) {
+      throw new UsageError((error as Error).message)
+    }
+    return duration
   }
 
   time(name: string): Date | undefined {

@@ -47,6 +47,8 @@ const statusText: Readonly<Record<EnqueueStatus, string>> = {
 }
 
 function enqueueOptions(options: Options): EnqueueOptions {
+  if (options.isSet('delay') && options.isSet('run-at'))
+    throw new UsageError('Give either --delay or --run-at, not both.')
   const [headers, labels] = [options.texts('header'), options.texts('label')]
   return given({
     id: options.text('id'),
@@ -78,6 +80,11 @@ function dedupOf(options: Options): EnqueueOptions['dedup'] {
     return undefined
   }
   const replace = options.isSet('replace')
+  if (replace && options.isSet('idempotency-key')) {
+    throw new UsageError(
+      '--idempotency-key cannot be combined with --replace: a job that is replaced keeps its own key. Leave out one of them.',
+    )
+  }
   const scope = options.text('dedup-scope') ?? 'live'
   if (scope === 'live' || scope === 'waiting') return { key, replace, scope }
   return { key, replace, scope: { window: options.duration('dedup-scope') ?? 0 } }

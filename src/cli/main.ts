@@ -33,6 +33,7 @@ import { schedules } from './schedules.ts'
 import { LazyStore } from './store.ts'
 import { sweep } from './sweep.ts'
 import { Terminal } from './terminal.ts'
+import { exitCodeOf, inFlags } from './typed.ts'
 import { wake } from './wake.ts'
 import { watch } from './watch.ts'
 import { workers } from './workers.ts'
@@ -72,10 +73,10 @@ async function main(args: readonly string[]): Promise<number> {
   try {
     return await dispatch(args, isJson)
   } catch (error) {
-    const text = isJson ? JSON.stringify({ error: errorData(error) }, null, 2) : `holdfast: ${errorText(error)}`
+    const text = isJson ? JSON.stringify({ error: errorData(error) }, null, 2) : `holdfast: ${errorText(error, args)}`
     const terminal = new Terminal(process.stderr, Date.now())
     terminal.output(hidePasswords(isJson ? text : terminal.fit(text)))
-    return error instanceof UsageError ? 2 : 1
+    return exitCodeOf(error)
   }
 }
 
@@ -114,6 +115,11 @@ function commandIn(args: readonly string[]): { name: string | undefined; values:
     strict: false,
   })
   return { name: positionals[0], values }
+}
+
+function flagsIn(args: readonly string[]): Command['options'] {
+  const { name } = commandIn(args)
+  return { ...commands.find((command) => command.name === name)?.options, ...globalOptions }
 }
 
 function parse(args: readonly string[], command: Command): { values: Record<string, unknown>; operands: string[] } {
@@ -160,7 +166,7 @@ function print(text: string): number {
 
 function printUsage(): number {
   const terminal = new Terminal(process.stderr, Date.now())
-  terminal.output(helpText(commands, terminal))
+  terminal.output(terminal.fit(helpText(commands, terminal)))
   return 2
 }
 
@@ -182,8 +188,8 @@ function printTo(stream: NodeJS.WriteStream, text: string): void {
   terminal.output(terminal.fit(text))
 }
 
-function errorText(error: unknown): string {
-  if (isHoldfastError(error)) return `${error.message} (${error.code})`
+function errorText(error: unknown, args: readonly string[]): string {
+  if (isHoldfastError(error)) return `${inFlags(error, flagsIn(args))} (${error.code})`
   if (error instanceof UsageError) return error.message
   // An unexpected error: its stack helps more than a short text.
   return error instanceof Error ? (error.stack ?? error.message) : String(error)

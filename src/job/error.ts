@@ -135,6 +135,38 @@ function describe(thrown: unknown): string {
   try {
     return JSON.stringify(thrown) ?? String(thrown)
   } catch {
+    return describeParts(thrown)
+  }
+}
+
+/** Looks at this many values. The text is cut anyway. */
+const partsMax = 200
+
+/** For an object that is no JSON: a cycle is marked, a big integer is text, and a getter that throws leaves out its field. */
+function describeParts(thrown: unknown): string {
+  const above: object[] = []
+  let parts = 0
+  const copy = (value: unknown): unknown => {
+    if (typeof value === 'bigint') return String(value)
+    if (typeof value !== 'object' || value === null) return value
+    if (above.includes(value)) return '[cycle]'
+    if (++parts > partsMax) return '…'
+    above.push(value)
+    const kept = Object.keys(value)
+      .slice(0, partsMax)
+      .flatMap((name) => {
+        try {
+          return [[name, copy(Reflect.get(value, name))] as const]
+        } catch {
+          return [] // a getter of the application
+        }
+      })
+    above.pop()
+    return Array.isArray(value) ? kept.map(([, part]) => part) : Object.fromEntries(kept)
+  }
+  try {
+    return JSON.stringify(copy(thrown)) ?? Object.prototype.toString.call(thrown)
+  } catch {
     return Object.prototype.toString.call(thrown)
   }
 }

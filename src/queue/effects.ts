@@ -129,7 +129,7 @@ export function keepable(effects: EffectSet | null): EffectSet | null {
 function keepableValue(value: unknown): unknown {
   try {
     if (value instanceof Date) return value.toISOString()
-    return value === undefined ? null : parseJson(encodeJson(value, payloadRule))
+    return parseJson(encodeJson(value, payloadRule))
   } catch (cause) {
     throw new HoldfastError(
       'INVALID_OPTION',

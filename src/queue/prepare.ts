@@ -47,7 +47,10 @@ export interface EnqueueOptions {
    */
   readonly limitKey?: string | number | null
   readonly dedup?: DedupOptions
-  /** An enqueue with the same key and payload answers with the first job; with another payload it is refused. */
+  /**
+   * An enqueue with the same key and payload answers with the first job; with another payload it is refused. It cannot be combined
+   * with `dedup.replace`.
+   */
   readonly idempotencyKey?: string
   readonly headers?: Readonly<Record<string, string>>
   /**
@@ -83,6 +86,7 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
   if (delay !== undefined && runAt !== undefined) {
     throw new HoldfastError('INVALID_OPTION', 'Give either delay or runAt, not both.', { option: 'runAt' })
   }
+  if (dedup?.replace === true && idempotencyKey !== undefined) throw notWithReplace()
   return {
     id: id === undefined ? newId() : checkJobId(id),
     idGiven: id !== undefined,
@@ -101,6 +105,15 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
     limitKey: limitKeyFor(definition, payload, options),
     labels: options.labels === undefined ? null : checkLabels(options.labels),
   }
+}
+
+/** A replaced job keeps its own idempotency key, so the key of the enqueue would be stored nowhere. */
+function notWithReplace(): HoldfastError {
+  return new HoldfastError(
+    'INVALID_OPTION',
+    'idempotencyKey cannot be combined with dedup.replace: a job that is replaced keeps its own key, so a repeated request would not be recognised. Leave out one of them.',
+    { option: 'idempotencyKey' },
+  )
 }
 
 /** Undefined: the store finds it. */

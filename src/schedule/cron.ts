@@ -47,6 +47,8 @@ function keyOf(cron: string, timeZone: string): string {
 /** Also throws INVALID_OPTION if the expression has no future slot. */
 export function checkCron(cron: unknown, timeZone: unknown): { readonly cron: string; readonly timeZone: string } {
   const checked = requireCron(cron, timeZone)
+  // Croner also takes a seventh field, of years. It is refused here only, so that a stored schedule that has one still fires.
+  if (fieldsOf(checked.cron).length > 6) throw unparsable(checked.cron)
   if (slotTimes(checked.cron, checked.timeZone).next(Date.now()) !== null) return checked
   throw invalid('cron', cron, `cron ${show(cron)} names a time that never occurs.`)
 }
@@ -115,7 +117,7 @@ function latestOf(expression: Cron, count: number, until: number): number[] {
 
 /** Whether the field of hours has all of them, however it is written: `*`, `0-23`, `*\/1`, `0-11,12-23`. */
 function isForAllHours(cron: string): boolean {
-  const fields = cron.trim().split(/\s+/)
+  const fields = fieldsOf(cron)
   if (fields.length === 1) return /^@hourly$/i.test(cron.trim())
   const hours = new Set<number>()
   for (const part of (fields[fields.length === 5 ? 1 : 2] ?? '').split(',')) {
@@ -139,8 +141,56 @@ function parsed(cron: string, timeZone: string): Cron {
   try {
     return new Cron(cron, { timezone: timeZone, paused: true })
   } catch (cause) {
-    const why = (cause as Error).message.replace(/^\w+: /, '').replace(/\.$/, '')
-    throw invalid('cron', cron, `cron ${show(cron)} cannot be parsed: ${why}.`, cause)
+    throw unparsable(cron, cause)
+  }
+}
+
+function fieldsOf(cron: string): string[] {
+  return cron.trim().split(/\s+/)
+}
+
+const nicknames = '@hourly, @daily, @weekly, @monthly or @yearly'
+const ofNumbers = 'lists, ranges and steps of them (1,5 or 1-5 or */2), or *'
+/** From the second on; an expression of five fields begins with the minute. */
+const fieldRules: readonly { readonly name: string; readonly allowed: string }[] = [
+  { name: 'second', allowed: `0 to 59, ${ofNumbers}` },
+  { name: 'minute', allowed: `0 to 59, ${ofNumbers}` },
+  { name: 'hour', allowed: `0 to 23, ${ofNumbers}` },
+  { name: 'day of the month', allowed: `1 to 31, L (the last day), ${ofNumbers}` },
+  { name: 'month', allowed: `1 to 12, JAN to DEC, ${ofNumbers}` },
+  {
+    name: 'day of the week',
+    allowed: `0 to 7 (0 and 7 are Sunday), SUN to SAT, 5#2 (the second Friday), 5L (the last Friday), ${ofNumbers}`,
+  },
+]
+
+/** Croner's own sentences count days and months from 0. */
+function unparsable(cron: string, cause?: unknown): HoldfastError {
+  const sentence = (why: string) => `cron ${show(cron)} cannot be parsed: ${why}.`
+  const fields = fieldsOf(cron)
+  const rules = fieldRules.slice(fieldRules.length - fields.length)
+  const at = rules.length === fields.length && fields.length > 4 ? fields.findIndex(isWrongAlone) : -1
+  const rule = rules[at]
+  if (rule) {
+    return invalid(
+      'cron',
+      cron,
+      sentence(`its ${rule.name} is ${show(fields[at])}; allowed are ${rule.allowed}`),
+      cause,
+    )
+  }
+  const has = fields.length === 1 ? 'it has 1 field' : `it has ${fields.length} fields`
+  const allowed = `allowed are five fields (minute first), six (second first), or ${nicknames}`
+  return invalid('cron', cron, sentence(`${has}; ${allowed}`), cause)
+}
+
+/** Whether the field is wrong among fields that are right. */
+function isWrongAlone(field: string, at: number, fields: readonly string[]): boolean {
+  try {
+    new Cron(fields.map((_, i) => (i === at ? field : '*')).join(' '), { paused: true })
+    return false
+  } catch {
+    return true
   }
 }
 

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { sql as drizzleSql } from 'drizzle-orm'
 import { drizzle as drizzlePg } from 'drizzle-orm/node-postgres'
 import { boolean, jsonb, integer as pgInteger, pgTable, text as pgText } from 'drizzle-orm/pg-core'
 import { integer, sqliteTable, text } from 'drizzle-orm/sqlite-core'
@@ -10,6 +11,7 @@ import knex from 'knex'
 import {
   DummyDriver,
   Kysely,
+  sql as kyselySql,
   PostgresAdapter,
   PostgresIntrospector,
   PostgresQueryCompiler,
@@ -176,4 +178,34 @@ test('an invalid statement is refused, and fails its job', async () => {
     await rejects(lease.done(null, { sql: [statement as SqlStatement] }), 'INVALID_OPTION')
   }
   assert.equal((await holdfast.stats('fetch')).scheduled, bad.length)
+})
+
+test('a builder that was not compiled is refused with the call that compiles it', async () => {
+  await using holdfast = await open('sqlite::memory:')
+  const db = drizzlePg({ connection: 'postgres://nowhere' })
+  const table = pgTable('article', { url: pgText() })
+  const dummy = new Kysely<Tables>({
+    dialect: {
+      createAdapter: () => new PostgresAdapter(),
+      createDriver: () => new DummyDriver(),
+      createIntrospector: (on) => new PostgresIntrospector(on),
+      createQueryCompiler: () => new PostgresQueryCompiler(),
+    },
+  })
+  const builders: Readonly<Record<string, unknown>> = {
+    'Drizzle insert': db.insert(table).values({ url: '/a' }),
+    'Drizzle update': db.update(table).set({ url: '/a' }),
+    'Drizzle delete': db.delete(table),
+    'Drizzle select': db.select().from(table),
+    'Drizzle sql': drizzleSql`select 1`,
+    Kysely: dummy.deleteFrom('article'),
+    'Kysely sql': kyselySql`select 1`,
+    Knex: knexInsert('pg', article),
+  }
+  for (const [name, builder] of Object.entries(builders)) {
+    await holdfast.queue('fetch').enqueue(1)
+    const lease = await claimOne(holdfast, 'fetch')
+    const { message } = await rejects(lease.done(null, { sql: [builder as SqlStatement] }), 'INVALID_OPTION')
+    assert.match(message, /toSQL\(\) of Drizzle and Knex, compile\(\) of Kysely/, name)
+  }
 })

@@ -82,8 +82,20 @@ test('wrong arguments are answered with one sentence and exit code 2, before any
     [['job'], /^holdfast: Write: holdfast job <id>\n$/],
     [['cancel', 'one', 'two'], /^holdfast: Write: holdfast cancel <id>\n$/],
     [['enqueue', 'welcome', '{userId: 1}'], /^holdfast: The payload is not JSON .*quote it for your shell.*\n$/],
+    [
+      ['enqueue', 'welcome', '1', '--delay', 'soon'],
+      /^holdfast: --delay must be a duration such as .*; got "soon"\.\n$/,
+    ],
+    [
+      ['enqueue', 'welcome', '1', '--delay', '1m', '--run-at', '2030-01-31T09:00:00Z'],
+      /^holdfast: Give either --delay or --run-at, not both\.\n$/,
+    ],
     [['enqueue', 'welcome', '1', '--run-at', 'soon'], /^holdfast: --run-at must be a time such as .*\n$/],
     [['enqueue', 'welcome', '1', '--replace'], /^holdfast: --replace says how --dedup works.*\n$/],
+    [
+      ['enqueue', 'welcome', '1', '--dedup', 'k', '--replace', '--idempotency-key', 'i'],
+      /^holdfast: --idempotency-key cannot be combined with --replace: .*\n$/,
+    ],
     [['enqueue', 'welcome', '1', '--label', 'x'], /^holdfast: --label is name=value; got "x"\.\n$/],
     [['enqueue', 'welcome', '1', '--header', 'x'], /^holdfast: --header is name=value; got "x"\.\n$/],
     [['requeue'], /^holdfast: Give a job id, or one of --queue, --error.*\n$/],
@@ -223,7 +235,35 @@ test('errors of the library are printed with their code, as text and as JSON', a
 
   const { code, stdout, stderr } = await world.holdfast('jobs', '--state', 'gone', '--json')
   const { error } = JSON.parse(stderr)
-  assert.deepEqual([code, stdout, error.code, error.facts.option], [1, '', 'INVALID_OPTION', 'state'])
+  assert.deepEqual([code, stdout, error.code, error.facts.option], [2, '', 'INVALID_OPTION', 'state'])
+})
+
+test('a value that the library refuses has exit code 2 and names the flag; work that fails has exit code 1', async () => {
+  await using world = await setup()
+  await world.holdfast('enqueue', 'welcome', '1')
+  const typed: [string[], RegExp][] = [
+    [['jobs', '--limit', '0'], /^holdfast: --limit must be .* \(INVALID_OPTION\)\n$/],
+    [['jobs', '--state', 'deed'], /^holdfast: --state must be .* \(INVALID_OPTION\)\n$/],
+    [['jobs', '--after', 'x'], /^holdfast: --after .* \(INVALID_OPTION\)\n$/],
+    [['purge', 'welcome', '--state', 'deed'], /^holdfast: --state must be .* \(INVALID_OPTION\)\n$/],
+    [
+      ['enqueue', 'welcome', '1', '--priority', '11'],
+      /^holdfast: --priority must be a whole number from 0 to 9; got 11\. /,
+    ],
+    [['enqueue', 'wel come', '1'], /\(INVALID_NAME\)\n$/],
+    [['job', 'x'], /^holdfast: A job id is a UUID; got "x"\. \(INVALID_ID\)\n$/],
+    [['queues', '--store', 'mysql://x'], /^holdfast: The store must be a URL such as .*; got "mysql:\/\/x"\. /],
+    [['kv', 'put', 'k', '1', '--ttl', '0'], /^holdfast: .*\(INVALID_OPTION\)\n$/],
+  ]
+  const check = async ([args, sentence]: [string[], RegExp]) => {
+    const { code, stdout, stderr } = await world.holdfast(...args)
+    assert.match(stderr, sentence, args.join(' '))
+    assert.deepEqual({ code, stdout }, { code: 2, stdout: '' }, args.join(' '))
+  }
+  await Promise.all(typed.map(check))
+  const item = await world.holdfastWith('{"queue":"welcome","priority":11}', 'batch', 'submit', '--name', 'b')
+  assert.match(item.stderr, /^holdfast: Item 0: priority must be/m)
+  assert.equal(item.code, 1)
 })
 
 test('enqueue accepts every option, and prints created or duplicate', async () => {
@@ -650,7 +690,7 @@ test('watch prints a line for every change, up to a count or until it is interru
   }
   assert.equal(await ended, 0)
   await enqueuing
-  assert.equal((await world.holdfast('watch', '--state', 'asleep')).code, 1)
+  assert.equal((await world.holdfast('watch', '--state', 'asleep')).code, 2)
 })
 
 async function setup(extra: NodeJS.ProcessEnv = {}) {

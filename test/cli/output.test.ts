@@ -54,6 +54,8 @@ test('on 80 columns no line of any command is wider, no word is broken, and name
 
 test('on 80 columns the longest helps fit, and its sentences wrap at words', async () => {
   await using world = await setup({ COLUMNS: String(columns) })
+  const bare = await world.holdfast()
+  for (const line of bare.stderr.split('\n')) assertFits(line, [])
   const longest = [[], ['batch'], ['jobs'], ['enqueue'], ['limit'], ['migrate']]
   const helps = await Promise.all(longest.map((args) => world.holdfast(...args, '--help')))
   for (const { stdout } of helps) {

@@ -85,3 +85,33 @@ test('damaged causes of a stored error read as absent', () => {
     assert.deepEqual(decodeError(JSON.stringify({ message: 'm', causes })), { message: 'm' })
   }
 })
+
+test('a thrown object with a cycle, a big integer or a getter that throws is kept as far as it can be, within its bound', () => {
+  const thrown: Record<string, unknown> = { code: 7, big: 5n, list: [1, { a: 'b' }] }
+  thrown['self'] = thrown
+  thrown['twice'] = [thrown['list'], thrown['list']]
+  Object.defineProperty(thrown, 'bad', {
+    enumerable: true,
+    get: () => {
+      throw new Error('no')
+    },
+  })
+  assert.deepEqual(JSON.parse(jobError(thrown).message), {
+    ...{ code: 7, big: '5', list: [1, { a: 'b' }], self: '[cycle]' },
+    twice: [
+      [1, { a: 'b' }],
+      [1, { a: 'b' }],
+    ],
+  })
+  const { causes } = jobError(new Error('outer', { cause: thrown }))
+  assert.match(causes?.[0]?.message ?? '', /"self":"\[cycle\]"/)
+
+  const wide: Record<string, unknown> = { text: 'x'.repeat(100_000) }
+  let deep = wide
+  for (let i = 0; i < 50_000; i++) {
+    const next = { up: wide }
+    deep['next'] = next
+    deep = next
+  }
+  assert.ok(byteLength(jobError(wide).message) <= bounds.errorTextBytes / 4)
+})

@@ -124,5 +124,34 @@ export function idempotencyTests(inWorld: InWorld): void {
         assert.equal(new Set(answers.map((answer) => answer?.id)).size, 1)
       }),
     )
+
+    test(
+      'a key together with dedup.replace is refused in every way to enqueue, because a replaced job keeps its own key',
+      inWorld(async ({ holdfast }) => {
+        const queue = holdfast.queue('mail')
+        const { id } = await queue.enqueue(1, { dedup: { key: 'k' } })
+        const lease = await claimOne(holdfast, 'mail')
+        const both = { dedup: { key: 'k', replace: true }, idempotencyKey }
+        const ways = [
+          () => queue.enqueue(2, both),
+          () => queue.enqueueMany([{ payload: 2, ...both }]),
+          () => lease.done(null, { enqueue: [{ queue: 'mail', payload: 2, ...both }] }),
+          () => holdfast.cancel(id, { effects: { enqueue: [{ queue: 'mail', payload: 2, ...both }] } }),
+        ]
+        for (const way of ways) {
+          const { message } = await rejects(way(), 'INVALID_OPTION')
+          assert.match(message, /idempotencyKey cannot be combined with dedup\.replace: .* Leave out one of them\.$/)
+        }
+        await rejects(holdfast.batch({ name: 'b' }, [{ queue: 'mail', payload: 2, ...both }]), 'INVALID_OPTION')
+        const schedule = { cron: '@daily', queue: 'mail', payload: 2, ...both }
+        await rejects(holdfast.schedule('s', schedule), 'INVALID_OPTION')
+        assert.deepEqual(
+          (await holdfast.jobs()).jobs.map((job) => job.id),
+          [id],
+        )
+        const apart = { dedup: { key: 'k', replace: false }, idempotencyKey }
+        assert.equal((await queue.enqueue(2, apart)).status, 'duplicate')
+      }),
+    )
   })
 }

@@ -186,6 +186,33 @@ function commitsWithJobTests(inSql: InSqlWorld, dialect: Dialect): void {
   )
 
   test(
+    'a value that is undefined is refused with its statement and index, and is never written as NULL',
+    inSql(async ({ holdfast, sql }) => {
+      const notes = await table(sql)
+      const { text } = notes.add(1)
+      const holes: unknown[] = []
+      holes[1] = 1
+      const cases: [readonly unknown[], number][] = [
+        [[undefined], 0],
+        [[1, undefined], 1],
+        [holes, 0],
+      ]
+      for (const [values, index] of cases) {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        const lease = await claimOne(holdfast, 'mail')
+        const says = `SQL effect "${text}": values[${index}] is undefined; pass null to write NULL.`
+        for (const settle of [
+          () => holdfast.cancel(id, { effects: { sql: [{ text, values }] } }),
+          () => lease.done(null, { sql: [{ text, values }] }),
+        ]) {
+          assert.equal((await rejects(settle(), 'INVALID_OPTION')).message, says)
+        }
+      }
+      assert.deepEqual(await notes.all(), [])
+    }),
+  )
+
+  test(
     'a settlement may have many statements, also for many jobs at once',
     inSql(async ({ holdfast, sql }) => {
       const notes = await table(sql)

@@ -175,3 +175,28 @@ function slots(cron: string, zone: string, from: string, count: number): string[
   while (found.length < count) found.push(slotTimes(cron, zone).next(found.at(-1) ?? Date.parse(from)) as number)
   return found.map((slot) => new Date(slot).toISOString())
 }
+
+test('an expression that cannot be parsed is answered with the field that is wrong and what it allows', () => {
+  const cases: readonly (readonly [string, RegExp])[] = [
+    ['60 * * * *', /its minute is "60"; allowed are 0 to 59, /],
+    ['60 * * * * *', /its second is "60"; allowed are 0 to 59, /],
+    ['0 24 * * *', /its hour is "24"; allowed are 0 to 23, /],
+    ['0 0 32 * *', /its day of the month is "32"; allowed are 1 to 31, L /],
+    ['0 0 * 13 *', /its month is "13"; allowed are 1 to 12, JAN to DEC, /],
+    ['0 0 * * 5#6', /its day of the week is "5#6"; allowed are 0 to 7 .*5#2 /],
+    ['*/0 * * * *', /its minute is "\*\/0"; /],
+    ['* * *', /it has 3 fields; allowed are five fields \(minute first\), six \(second first\), or @hourly, /],
+    ['0 0 0 1 1 * 2030', /it has 7 fields; allowed are five /],
+    ['* * * * * * *', /it has 7 fields; allowed are five /],
+    ['@dialy', /it has 1 field; allowed are five .* @daily, /],
+  ]
+  for (const [cron, message] of cases) {
+    assert.throws(() => checkCron(cron, 'UTC'), { code: 'INVALID_OPTION', message })
+  }
+})
+
+test('L is the last day of the month, 5L its last Friday, 5#2 its second Friday', () => {
+  assert.deepEqual(slots('0 0 L * *', 'UTC', '2026-02-01T12:00Z', 1), ['2026-02-28T00:00:00.000Z'])
+  assert.deepEqual(slots('0 0 * * 5L', 'UTC', '2026-02-01T12:00Z', 1), ['2026-02-27T00:00:00.000Z'])
+  assert.deepEqual(slots('0 0 * * 5#2', 'UTC', '2026-02-01T12:00Z', 1), ['2026-02-13T00:00:00.000Z'])
+})

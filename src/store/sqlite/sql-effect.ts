@@ -78,7 +78,8 @@ function numberedParameters(text: string, values: number): ReadonlyMap<string, n
   }
   const count = Math.max(bare, ...numbered.values())
   if (count === values) return numbered
-  throw new Refusal(sqlRefused(text, `its parameters ask for ${count} values, and it came with ${values}`))
+  const wanted = count === 1 ? '1 value' : `${count} values`
+  throw new Refusal(sqlRefused(text, `its parameters ask for ${wanted}, and it came with ${values}`))
 }
 
 /** The error may be one of the disk or the file: BUSY, NOMEM, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB. */
@@ -111,7 +112,7 @@ function toBindable(value: unknown): Bindable {
   if (typeof value === 'string') return value
   if (typeof value === 'bigint')
     return BigInt.asIntN(64, value) === value ? value : { unfit: 'a bigint is too large: SQLite has 64 bits' }
-  if (value === null || value === undefined) return null
+  if (value === null) return null
   if (typeof value === 'boolean') return value ? 1 : 0
   if (typeof value === 'number') return Number.isNaN(value) ? { unfit: 'a value is NaN' } : value
   // A copy of its own bytes: most Buffers are views of a shared pool.

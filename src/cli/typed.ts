@@ -1,0 +1,33 @@
+// Refusals of the library that are about what was typed: their exit code, and their sentence with the name of the flag.
+
+import { type HoldfastError, isHoldfastError } from '../errors.ts'
+import { type Option, UsageError } from './command.ts'
+
+/** 2: the arguments are wrong, and the same call fails again. 1: the work has failed. */
+export function exitCodeOf(error: unknown): 1 | 2 {
+  return error instanceof UsageError || (isHoldfastError(error) && isAboutArguments(error)) ? 2 : 1
+}
+
+/** Items of a batch come from a file or standard input, and a refusal of the database itself is about what is stored. */
+function isAboutArguments({ code, facts }: HoldfastError): boolean {
+  if (code !== 'INVALID_OPTION' && code !== 'INVALID_NAME' && code !== 'INVALID_ID') return false
+  return facts['index'] === undefined && facts['code'] === undefined && facts['option'] !== 'source'
+}
+
+/** Options of the library whose flags have other names. */
+const flagNames: Readonly<Record<string, string>> = {
+  states: 'state',
+  ids: 'id',
+  url: 'store',
+  'dedup.key': 'dedup',
+  'dedup.scope.window': 'dedup-scope',
+  'payload.path': 'payload',
+}
+
+/** `limit must be …` becomes `--limit must be …`, if the command has such a flag. */
+export function inFlags({ message, facts }: HoldfastError, flags: Readonly<Record<string, Option>>): string {
+  const { option } = facts
+  if (typeof option !== 'string' || !message.startsWith(`${option} `)) return message
+  const flag = flagNames[option] ?? option.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`).replace('.', '-')
+  return Object.hasOwn(flags, flag) ? `--${flag}${message.slice(option.length)}` : message
+}

@@ -69,7 +69,10 @@ export interface HoldfastEvents {
   'lease.expired': JobFacts & { readonly startedAt: Date; readonly state: JobState }
   /** A settlement failed for another reason than a lost lease. `state`: the job's state now, if the store reported it. */
   'settle.failed': JobFacts & { readonly error: Error; readonly state: JobState | null }
-  /** A handler ignored its signal, and the worker no longer waits for it. `abandoned`: how many such handlers still run here. */
+  /**
+   * A handler ignored its signal, or a schema of its job did not answer, and the worker no longer waits for it. `abandoned`: how
+   * many such handlers still run here.
+   */
   'handler.abandoned': JobFacts & { readonly reason: string; readonly abandoned: number }
   /**
    * A handler thread was terminated but does not end, because it is blocked in native code. `stuck`: how many such threads this

@@ -65,6 +65,7 @@ import { waitingTests } from './waiting.ts'
 import { watchTests } from './watch.ts'
 import { workTests } from './work.ts'
 import { workEndingTests } from './work-endings.ts'
+import { workPreparingTests } from './work-preparing.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
 export type Topic = (inWorld: InWorld, store: StoreUnderTest) => void
@@ -97,7 +98,7 @@ export const topics: readonly Topic[] = [
   ...[closeWaitingTests, dataErrorTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
   ...[definitionTests, labelTests],
-  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
+  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,
     rateLimitTests,

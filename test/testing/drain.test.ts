@@ -439,3 +439,16 @@ test('a worker with virtual timers waits until the clock moves, and then finds d
   await done
   await worker.stop()
 })
+
+test('drain ends though a result schema does not answer: the attempt fails with its timeout', async () => {
+  await using world = await setup()
+  const validate = () => new Promise<never>(() => {})
+  const silent = defineQueue('silent', {
+    result: { '~standard': { version: 1, vendor: 'test', validate } },
+    timeout: '20ms',
+    attempts: 1,
+  })
+  await world.holdfast.queue(silent).enqueue(1)
+  const { dead, runs } = await drain(world.holdfast, [[silent, () => 'sent']])
+  assert.deepEqual([dead, runs[0]?.error?.code], [1, 'JOB_TIMEOUT'])
+})

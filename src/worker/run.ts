@@ -342,6 +342,7 @@ export class Run implements JobContext, SettlementFacts {
     if (this.#isAbandoned) this.#context.returned(this)
     if (this.state !== 'running') return false
     this.startClock() // a clock that is still paused would leave the preparation without a bound
+    this.#endedAt = this.#context.now()
     this.state = 'preparing'
     return true
   }
@@ -387,8 +388,8 @@ export class Run implements JobContext, SettlementFacts {
 
   /** What is to be settled is decided: the slot is free. */
   #finish(): void {
+    if (this.state === 'running') this.#endedAt = this.#context.now()
     this.state = 'settling'
-    this.#endedAt = this.#context.now()
     this.#context.left(this)
   }
 

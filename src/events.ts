@@ -6,6 +6,7 @@ import type { BatchState } from './job/batch.ts'
 import type { Labels } from './job/labels.ts'
 import type { JobError, JobState } from './job/record.ts'
 import type { FailedEnding } from './job/transition.ts'
+import { isThenable } from './runtime/thenable.ts'
 import type { EnqueueStatus } from './store/store.ts'
 
 /** One run of one job. */
@@ -255,7 +256,7 @@ export class Events {
 function guard(call: () => unknown): void {
   try {
     const answer = call()
-    if (answer instanceof Promise) answer.catch(warn)
+    if (isThenable(answer)) new Promise((resolve) => resolve(answer)).catch(warn)
   } catch (error) {
     warn(error)
   }

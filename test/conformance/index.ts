@@ -58,6 +58,7 @@ import { retryTests } from './retry.ts'
 import { sameMomentTests } from './same-moment.ts'
 import { scheduleTests } from './schedules.ts'
 import { schedulingTests } from './scheduling.ts'
+import { schemaAnswerTests } from './schema-answers.ts'
 import { settleTests } from './settle.ts'
 import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
@@ -97,7 +98,7 @@ export const topics: readonly Topic[] = [
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[closeWaitingTests, dataErrorTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
-  ...[definitionTests, labelTests],
+  ...[definitionTests, labelTests, schemaAnswerTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,

@@ -6,6 +6,7 @@ import type { BatchState } from './job/batch.ts'
 import type { Labels } from './job/labels.ts'
 import type { JobError, JobState } from './job/record.ts'
 import type { FailedEnding } from './job/transition.ts'
+import { isThenable } from './runtime/thenable.ts'
 import type { EnqueueStatus } from './store/store.ts'
 
 /** One run of one job. */
@@ -69,7 +70,10 @@ export interface HoldfastEvents {
   'lease.expired': JobFacts & { readonly startedAt: Date; readonly state: JobState }
   /** A settlement failed for another reason than a lost lease. `state`: the job's state now, if the store reported it. */
   'settle.failed': JobFacts & { readonly error: Error; readonly state: JobState | null }
-  /** A handler ignored its signal, and the worker no longer waits for it. `abandoned`: how many such handlers still run here. */
+  /**
+   * A handler ignored its signal, or a schema of its job did not answer, and the worker no longer waits for it. `abandoned`: how
+   * many such handlers still run here.
+   */
   'handler.abandoned': JobFacts & { readonly reason: string; readonly abandoned: number }
   /**
    * A handler thread was terminated but does not end, because it is blocked in native code. `stuck`: how many such threads this
@@ -252,7 +256,7 @@ export class Events {
 function guard(call: () => unknown): void {
   try {
     const answer = call()
-    if (answer instanceof Promise) answer.catch(warn)
+    if (isThenable(answer)) new Promise((resolve) => resolve(answer)).catch(warn)
   } catch (error) {
     warn(error)
   }

@@ -11,6 +11,7 @@ import { checkBoolean, checkGiven, checkInteger, checkJobId, checkKey, checkOpti
 import type { Dedup, NewJob } from '../job/record.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
+import { isThenable } from '../runtime/thenable.ts'
 import type { AnyDefinition } from './definition.ts'
 import { checkLabels } from './labels.ts'
 import { limitKeyOf, statedKey } from './limit.ts'
@@ -174,33 +175,59 @@ function hash(text: string): string {
   return createHash('sha256').update(canonicalJson(text)).digest('base64url')
 }
 
-/** The schema's output, or INVALID_PAYLOAD with its issues. A promise only if the schema is asynchronous. */
+/**
+ * The schema's output, or INVALID_PAYLOAD with its issues. A promise only if the schema is asynchronous. What the schema answers is
+ * not trusted: an answer that is neither a value nor issues is an error of the schema, as if it had thrown.
+ */
 export function validate(
   schema: StandardSchemaV1,
   value: unknown,
-  what: 'payload' | 'result',
+  what: SchemaUse,
   queue: string,
 ): unknown | Promise<unknown> {
-  const answer = schema['~standard'].validate(value)
-  if (answer instanceof Promise) return answer.then((late) => outputOf(late, what, queue))
-  return outputOf(answer, what, queue)
+  const answer: unknown = schema['~standard'].validate(value)
+  if (!isThenable(answer)) return outputOf(answer, what, queue)
+  return new Promise((resolve) => resolve(answer)).then((late) => outputOf(late, what, queue))
 }
 
-function outputOf(answer: StandardSchemaV1.Result<unknown>, what: string, queue: string): unknown {
-  if (!answer.issues) return answer.value
-  const issues = answer.issues.map(({ message, path }) => ({
-    message,
-    path: path?.map((part) => String(typeof part === 'object' ? part.key : part)).join('.') ?? '',
-  }))
+type SchemaUse = 'payload' | 'result'
+
+function outputOf(answer: unknown, what: SchemaUse, queue: string): unknown {
+  if (typeof answer !== 'object' || answer === null) throw noAnswer(answer, what, queue)
+  const { issues } = answer as { readonly issues?: unknown }
+  if (Array.isArray(issues)) throw unfit(issues.map(toIssue), what, queue)
+  if (issues || !('value' in answer)) throw noAnswer(answer, what, queue)
+  return answer.value
+}
+
+/** By the Standard Schema a list of issues is a refusal, also if it is empty. */
+function unfit(issues: readonly Issue[], what: SchemaUse, queue: string): HoldfastError {
   const shown = issues.slice(0, 3).map(({ message, path }) => (path ? `${path}: ${message}` : message))
-  throw new HoldfastError(
-    'INVALID_PAYLOAD',
-    `The ${what} does not fit the schema of queue ${queue}: ${shown.join('; ')}.`,
-    {
-      queue,
-      issues,
-    },
-  )
+  const why = shown.length === 0 ? ', which names no issue' : `: ${shown.join('; ')}`
+  const sentence = `The ${what} does not fit the schema of queue ${queue}${why}.`
+  return new HoldfastError('INVALID_PAYLOAD', sentence, { queue, issues })
+}
+
+interface Issue {
+  readonly message: string
+  readonly path: string
+}
+
+function toIssue(issue: Partial<StandardSchemaV1.Issue> | null | undefined): Issue {
+  const { message, path } = issue ?? {}
+  return {
+    message: typeof message === 'string' ? message : 'an issue without a message',
+    path: Array.isArray(path) ? path.map(toPart).join('.') : '',
+  }
+}
+
+function toPart(part: unknown): string {
+  return String(typeof part === 'object' && part !== null ? (part as { key?: unknown }).key : part)
+}
+
+function noAnswer(answer: unknown, what: SchemaUse, queue: string): HoldfastError {
+  const sentence = `The ${what} schema of queue ${queue} must answer { value } or { issues }; got ${show(answer)}.`
+  return new HoldfastError('INVALID_OPTION', sentence, { option: what, queue })
 }
 
 /**

@@ -115,7 +115,7 @@ export class Heartbeat {
    * asked, one call at a time. Hints that come during a call lead to one more call, about every run.
    */
   check(ids: readonly string[] | null): void {
-    const runs = [...this.#runs].filter((run) => run.state === 'running' && run.abortKind === null)
+    const runs = [...this.#runs].filter((run) => run.isUnderWay && run.abortKind === null)
     const asked = ids === null ? runs : runs.filter(({ claimed }) => ids.includes(claimed.id))
     if (asked.length === 0) return
     if (this.#isChecking) this.#checksAgain = true

@@ -1,12 +1,15 @@
 // One run of one job, from the claim to the settlement. It reads: decode, call, normalise, settle.
 //
-//   running ──returned or threw──▶ settling ──answered──▶ ended
+//   running ──returned or threw──▶ preparing ──prepared──▶ settling ──answered──▶ ended
 //      │ abort: cancelled, too long, lease lost, shutdown
 //      ▼
-//   unwinding ──ended in time──▶ settling
+//   unwinding ──ended in time──▶ preparing
 //      └────────ignored its signal──▶ settling, and the handler is abandoned
 //
-// SLOTS. The slot of a run is free once its handler has ended or was abandoned; a settlement needs no slot.
+// PREPARING. The result and the follow-ups may have asynchronous schemas, which are code of the application. So preparing is part
+// of the run: it keeps its slot, and its timeout, a cancel and a stop end it. A preparation that does not end is abandoned too.
+//
+// SLOTS. The slot of a run is free once its settlement is prepared, or its handler was abandoned; to settle needs no slot.
 //
 // ABANDONED HANDLERS. What an abandoned handler does later has no effect: its settlement was decided when it was abandoned, and
 // is decided only once. A handler that never read its signal cannot follow it, so the run does not wait for it to unwind.
@@ -14,8 +17,8 @@
 // What is settled after an abort:
 //
 //   timeout      the attempt has failed, whatever the handler returns
-//   cancelled    done if the handler returned all the same, otherwise cancelled
-//   shutdown     done if the handler returned in time, otherwise released at no cost
+//   cancelled    done if the handler returned all the same and its settlement is prepared in time, otherwise cancelled
+//   shutdown     done if the handler returned and its settlement is prepared in time, otherwise released at no cost
 //   lost lease   nothing is settled
 
 import { HoldfastError, isRefused, toError } from '../errors.ts'
@@ -92,7 +95,7 @@ export class Run implements JobContext, SettlementFacts {
   readonly #service: Service
   #startedAt: number
   readonly #pass: GatePass | null
-  state: 'running' | 'settling' | 'ended' = 'running'
+  state: 'running' | 'preparing' | 'settling' | 'ended' = 'running'
   /** When the lease runs out unless it is renewed, by the clock of this process. */
   leaseUntil: number
   #deadlineAt: number
@@ -124,6 +127,11 @@ export class Run implements JobContext, SettlementFacts {
     return this.claimed.timeoutMs ?? this.#service.definition.timeoutMs
   }
 
+  /** Its handler runs, or its settlement is being prepared. */
+  get isUnderWay(): boolean {
+    return this.state === 'running' || this.state === 'preparing'
+  }
+
   /** When `look` must be called next. */
   get lookAt(): number {
     return this.#abort ? this.#unwindUntil : this.#deadlineAt
@@ -152,18 +160,22 @@ export class Run implements JobContext, SettlementFacts {
 
   /** Aborts a run that has exceeded its timeout, and abandons one that has not unwound in time. */
   look(now: number): void {
-    if (this.state !== 'running') return
+    if (!this.isUnderWay) return
     if (this.#abort) {
       if (now >= this.#unwindUntil) this.#abandon(this.#abort)
-    } else if (now >= this.#deadlineAt) this.abort('timeout', tookTooLong(this.claimed.id, this.timeoutMs))
+    } else if (now >= this.#deadlineAt)
+      this.abort('timeout', tookTooLong(this.claimed.id, this.timeoutMs, this.state === 'preparing'))
   }
 
   abort(kind: AbortKind, error: HoldfastError): void {
-    if (this.state !== 'running' || this.#abort) return
+    if (!this.isUnderWay || this.#abort) return
     this.#abort = { kind, error }
     if (kind === 'lost')
       this.#context.events.emit('lease.lost', { ...factsOf(this.claimed, this.#context.worker), during: 'run' })
-    if (this.#controller || this.#service.kill) {
+    if (this.state === 'preparing') {
+      if (kind === 'timeout' || kind === 'lost') this.#abandon(this.#abort)
+      else this.#unwindBy(this.#context.now() + this.#context.unwindMs)
+    } else if (this.#controller || this.#service.kill) {
       this.#unwindBy(this.#context.now() + this.#context.unwindMs)
       this.#controller?.abort(error)
     } else this.#abandon(this.#abort)
@@ -171,12 +183,13 @@ export class Run implements JobContext, SettlementFacts {
 
   /** No time to unwind: a run that was aborted is abandoned now. */
   hurry(): void {
-    if (this.state === 'running' && this.#abort) this.#unwindBy(this.#context.now())
+    if (this.isUnderWay && this.#abort) this.#unwindBy(this.#context.now())
   }
 
   /** Releases the job without starting it: the worker stops, or its gate is closed. */
   giveBack(): void {
-    if (this.#finish()) this.#settle({ as: 'release' })
+    this.#finish()
+    this.#settle({ as: 'release' })
   }
 
   // For the job: JobContext.
@@ -282,12 +295,12 @@ export class Run implements JobContext, SettlementFacts {
 
   #onUnread(error: unknown): void {
     if (!isUnreadable(error)) this.#onThrown(error)
-    else if (this.#finish()) this.#settle({ as: 'dead', error: jobError(error), effects: null })
+    else if (this.#handlerEnded()) this.#prepared({ as: 'dead', error: jobError(error), effects: null })
   }
 
   #call(payload: unknown): void {
     if (this.state !== 'running') {
-      this.#finish()
+      this.#handlerEnded()
       return
     }
     this.#job = new Job(this, payload)
@@ -295,44 +308,47 @@ export class Run implements JobContext, SettlementFacts {
     let returned: unknown
     try {
       returned = this.#service.call(this.#job)
+      if (typeof returned === 'object' && returned !== null) {
+        // In the try: a promise of the application may have a constructor or a `then` that throws.
+        Promise.resolve(returned).then(
+          (value) => this.#onReturned(value),
+          (error) => this.#onThrown(error),
+        )
+        return
+      }
     } catch (error) {
       this.#onThrown(error)
       return
     }
-    if (typeof returned === 'object' && returned !== null)
-      Promise.resolve(returned).then(
-        (value) => this.#onReturned(value),
-        (error) => this.#onThrown(error),
-      )
-    else this.#onReturned(returned)
+    this.#onReturned(returned)
   }
 
   #onReturned(value: unknown): void {
-    if (!this.#finish()) return
+    if (!this.#handlerEnded()) return
     this.#returned = value
     const { kind } = this.#abort ?? {}
     if (this.#abort && (kind === 'timeout' || kind === 'lost')) this.#settleAborted(this.#abort, value)
-    else this.#settleSoon(ofReturned(value, this))
+    else this.#prepare(ofReturned(value, this))
   }
 
   #onThrown(error: unknown): void {
-    if (!this.#finish()) return
+    if (!this.#handlerEnded()) return
     if (this.#abort) this.#settleAborted(this.#abort, error)
-    else this.#settleSoon(ofThrown(error, this))
+    else this.#prepare(ofThrown(error, this))
   }
 
-  /** The handler has ended. False: the run was settled before, so this end has no effect. */
-  #finish(): boolean {
+  /** False: the handler was abandoned, and the run was settled then. So this end has no effect. */
+  #handlerEnded(): boolean {
     if (this.#isAbandoned) this.#context.returned(this)
     if (this.state !== 'running') return false
-    this.state = 'settling'
+    this.startClock() // a clock that is still paused would leave the preparation without a bound
     this.#endedAt = this.#context.now()
-    this.#context.left(this)
+    this.state = 'preparing'
     return true
   }
 
   #abandon(abort: Abort): void {
-    if (this.#service.kill && this.#job && !this.#isKilled) {
+    if (this.state === 'running' && this.#service.kill && this.#job && !this.#isKilled) {
       this.#isKilled = true
       this.#unwindBy(this.#context.now() + killMs + Math.max(afterKillMs, this.#context.unwindMs))
       this.#service.kill(this.#job) // within killMs its call ends, and with it the run, unless middleware goes on
@@ -351,15 +367,30 @@ export class Run implements JobContext, SettlementFacts {
 
   // Settling.
 
+  #prepare(settlement: Settlement | Promise<Settlement>): void {
+    if (settlement instanceof Promise) settlement.then((late) => this.#prepared(late))
+    else this.#prepared(settlement)
+  }
+
+  #prepared(settlement: Settlement): void {
+    if (this.#isAbandoned) this.#context.returned(this)
+    if (this.state !== 'preparing') return
+    this.#finish()
+    this.#settle(settlement)
+  }
+
   #settleAborted(abort: Abort, error: unknown): void {
+    if (this.isUnderWay) this.#finish()
     const settlement = ofAborted(abort, error, this)
     if (settlement) this.#settle(settlement)
     else this.#end()
   }
 
-  #settleSoon(settlement: Settlement | Promise<Settlement>): void {
-    if (settlement instanceof Promise) settlement.then((late) => this.#settle(late))
-    else this.#settle(settlement)
+  /** What is to be settled is decided: the slot is free. */
+  #finish(): void {
+    if (this.state === 'running') this.#endedAt = this.#context.now()
+    this.state = 'settling'
+    this.#context.left(this)
   }
 
   #settle(settlement: Settlement): void {
@@ -426,11 +457,10 @@ export class Run implements JobContext, SettlementFacts {
   }
 }
 
-function tookTooLong(id: string, timeoutMs: number): HoldfastError {
-  return new HoldfastError('JOB_TIMEOUT', `The attempt took longer than its timeout of ${span(timeoutMs)}.`, {
-    id,
-    timeoutMs,
-  })
+function tookTooLong(id: string, timeoutMs: number, isPreparing: boolean): HoldfastError {
+  const said = `The attempt took longer than its timeout of ${span(timeoutMs)}`
+  const where = ': its handler had ended, but a schema of its result or of a follow-up had not answered'
+  return new HoldfastError('JOB_TIMEOUT', `${said}${isPreparing ? where : ''}.`, { id, timeoutMs })
 }
 
 function nothingToExtend(id: string): HoldfastError {

@@ -1,5 +1,5 @@
-// The runs of a worker that are not settled yet. A run occupies a slot until its handler has ended or was abandoned. It is
-// unsettled until the store has answered its settlement. An abandoned handler is counted until it ends.
+// The runs of a worker that are not settled yet. A run occupies a slot until its settlement is prepared or its handler
+// was abandoned. It is unsettled until the store has answered its settlement. An abandoned handler is counted until it ends.
 
 import type { HoldfastError } from '../errors.ts'
 import type { Run } from './run.ts'
@@ -57,7 +57,7 @@ export class UnsettledRuns {
     let next = Number.POSITIVE_INFINITY
     for (const run of this.#runs) {
       run.look(now)
-      if (run.state === 'running' && run.lookAt < next) next = run.lookAt
+      if (run.isUnderWay && run.lookAt < next) next = run.lookAt
     }
     return next
   }
@@ -85,10 +85,7 @@ export class UnsettledRuns {
     })
   }
 
-  /**
-   * Resolves when every run is settled. Between its handler and its settlement a run checks its result and prepares its
-   * effects.
-   */
+  /** Resolves when every run is settled. */
   empty(): Promise<void> {
     if (this.#runs.size === 0) return Promise.resolve()
     return new Promise((resolve) => {

@@ -58,6 +58,7 @@ import { retryTests } from './retry.ts'
 import { sameMomentTests } from './same-moment.ts'
 import { scheduleTests } from './schedules.ts'
 import { schedulingTests } from './scheduling.ts'
+import { schemaAnswerTests } from './schema-answers.ts'
 import { settleTests } from './settle.ts'
 import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
@@ -65,6 +66,7 @@ import { waitingTests } from './waiting.ts'
 import { watchTests } from './watch.ts'
 import { workTests } from './work.ts'
 import { workEndingTests } from './work-endings.ts'
+import { workPreparingTests } from './work-preparing.ts'
 import { type InWorld, type StoreUnderTest, worldOf } from './world.ts'
 
 export type Topic = (inWorld: InWorld, store: StoreUnderTest) => void
@@ -96,8 +98,8 @@ export const topics: readonly Topic[] = [
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[closeWaitingTests, dataErrorTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
-  ...[definitionTests, labelTests],
-  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, reaperTests],
+  ...[definitionTests, labelTests, schemaAnswerTests],
+  ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,
     rateLimitTests,

@@ -439,3 +439,35 @@ test('a worker with virtual timers waits until the clock moves, and then finds d
   await done
   await worker.stop()
 })
+
+test('drain ends though a result schema does not answer: the attempt fails with its timeout', async () => {
+  await using world = await setup()
+  const validate = () => new Promise<never>(() => {})
+  const silent = defineQueue('silent', {
+    result: { '~standard': { version: 1, vendor: 'test', validate } },
+    timeout: '20ms',
+    attempts: 1,
+  })
+  await world.holdfast.queue(silent).enqueue(1)
+  const { dead, runs } = await drain(world.holdfast, [[silent, () => 'sent']])
+  assert.deepEqual([dead, runs[0]?.error?.code], [1, 'JOB_TIMEOUT'])
+})
+
+test('the duration of a run ends with its handler, also if its result is validated for longer', async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  const begun = performance.now()
+  let asked = begun
+  const validate = async (value: unknown) => {
+    asked = performance.now()
+    while (performance.now() < asked + (asked - begun)) await new Promise(setImmediate) // as long as all before it
+    return { value }
+  }
+  const slow = defineQueue('slow', { result: { '~standard': { version: 1, vendor: 'test', validate } } })
+  await holdfast.queue(slow).enqueue(1)
+  const durations: number[] = []
+  holdfast.on('job.done', ({ durationMs }) => durations.push(durationMs))
+  await drain(holdfast, [[slow, () => 'sent']])
+  assert.equal(durations.length, 1)
+  assert.ok((durations[0] ?? Number.NaN) <= asked - begun, `${durations[0]} ms of ${asked - begun}`)
+})

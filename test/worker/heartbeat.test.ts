@@ -120,7 +120,15 @@ function setup() {
   events.onAll((name) => emitted.push(name))
   const aborted = Promise.withResolvers<string>()
   const claimed = { id: 'id', fence: 'fence', queue: 'tasks', attempt: 1 }
-  const toRun = { state: 'running', abortKind: null, claimed, leaseMs, leaseUntil: leaseMs, abort: aborted.resolve }
+  const toRun = {
+    isUnderWay: true,
+    state: 'running',
+    abortKind: null,
+    claimed,
+    leaseMs,
+    leaseUntil: leaseMs,
+    abort: aborted.resolve,
+  }
   const checks: PromiseWithResolvers<boolean[]>[] = []
   const renewals: PromiseWithResolvers<RenewAnswer[]>[] = []
   const context = {

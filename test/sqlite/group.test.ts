@@ -4,7 +4,8 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import type { HoldfastError } from '../../src/errors.ts'
-import { claimOne, readJob, rejects, stateOf } from '../conformance/expect.ts'
+import { VirtualClock } from '../../src/testing/index.ts'
+import { claimOne, heard, readJob, rejects, stateOf } from '../conformance/expect.ts'
 import { committed, type JobsFile, jobsFile } from './jobs-file.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 
@@ -168,6 +169,62 @@ describe('a request that fails with an error of SQLite itself', () => {
       assertCountsEqualRecount(file.raw())
     })
   }
+
+  test('is no outage if the file refuses its values: every other call has INVALID_OPTION for itself alone', async () => {
+    await using file = await jobsFile()
+    const holdfast = await file.open()
+    const mail = holdfast.queue('mail')
+    const stored = await mail.enqueueMany(
+      ['good', 'poison', 'good', 'poison', 'good', 'poison'].map((payload) => ({ payload })),
+    )
+    const [good, bad, dead, badDead, running, badRunning] = stored.map(({ id }) => id)
+    assert.ok(good && bad && dead && badDead && running && badRunning)
+    for (const lease of await holdfast.claim(['mail'], { max: 6 })) {
+      if ([dead, badDead].includes(lease.job.id)) await lease.dead(new Error('no'))
+      if ([good, bad].includes(lease.job.id)) await lease.release()
+    }
+    const isBad = (seq: string) => `exists (select 1 from holdfast_job j where j.seq = ${seq} and j.payload like '%poison%')`
+    const refuse = (name: string, when: string) =>
+      file.raw().exec(`create trigger ${name} before ${when} begin select raise(abort, 'poisoned'); end`)
+    poison(file, 'holdfast_job', 'payload', 'abort')
+    refuse('changes', `update on holdfast_job when ${isBad('new.seq')}`)
+    refuse('ends', `insert on holdfast_ended when ${isBad('new.seq')}`)
+    refuse('batches', `insert on holdfast_batch when new.name = 'poison'`)
+    refuse('queues', `insert on holdfast_queue when new.name = 'poison'`)
+    const calls = [
+      ...[holdfast.requeue(badDead), holdfast.requeue(dead)],
+      ...[holdfast.reprioritise(bad, 3), holdfast.reprioritise(good, 3)],
+      ...[holdfast.cancel(badRunning), holdfast.cancel(running)],
+      ...[holdfast.batch({ name: 'poison' }, []), holdfast.batch({ name: 'good' }, [])],
+      ...['poison', 'good'].map((payload) => holdfast.batch({ name: 'items' }, [{ queue: 'mail', payload }])),
+      ...['poison', 'good'].map((queue) => holdfast.pause(queue)),
+    ]
+    const codes = calls.map(async (call: Promise<unknown>) =>
+      call.then(
+        () => 'ok',
+        (error: HoldfastError) => error.code,
+      ),
+    )
+    assert.deepEqual(await Promise.all(codes), numbers(6).flatMap(() => ['INVALID_OPTION', 'ok']))
+    const error = await rejects(holdfast.cancel(bad), 'INVALID_OPTION', { id: bad })
+    assert.equal(error.message, `SQLite refuses the cancel of job ${bad}: poisoned. Nothing was carried out.`)
+    assertCountsEqualRecount(file.raw())
+  })
+
+  test('in a slot of one schedule does not stop the others', async () => {
+    await using file = await jobsFile()
+    const clock = new VirtualClock()
+    const holdfast = await file.open({ clock })
+    for (const [name, payload] of Object.entries({ a: 'good', b: 'poison', c: 'good' }))
+      await holdfast.schedule(name, { cron: '* * * * *', timeZone: 'UTC', queue: 'mail', payload })
+    poison(file, 'holdfast_job', 'payload', 'abort')
+    const failed = heard(holdfast, 'schedule.failed')
+    clock.advance(60_000)
+    assert.equal((await holdfast.sweep()).fired, 2)
+    const [{ schedule, error } = assert.fail()] = await failed
+    assert.equal(schedule, 'b')
+    assert.match(error.message, /poisoned/)
+  })
 
   test('does not stop claims and renewals', async () => {
     await using file = await jobsFile()

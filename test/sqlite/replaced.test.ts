@@ -1,12 +1,20 @@
-// The file is deleted, moved or replaced while a store has it open.
+// The file, or its log, is deleted, moved or replaced while a store has it open.
 import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
 import { copyFile, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { promisify } from 'node:util'
 import { open } from '../../src/open.ts'
 import { claimOne, heard, rejects } from '../conformance/expect.ts'
 import { type JobsFile, jobsFile } from './jobs-file.ts'
+
+/** A connection that is not closed leaves its log. */
+const writeAndStayOpen = `
+  const db = new (require('node:sqlite').DatabaseSync)(process.argv[1])
+  db.exec('pragma journal_mode = wal; create table another (a)')
+  process.kill(process.pid, 'SIGKILL')`
 
 const ways: Readonly<Record<string, (file: JobsFile) => Promise<void>>> = {
   deleted: ({ path }) => rm(path),
@@ -15,6 +23,16 @@ const ways: Readonly<Record<string, (file: JobsFile) => Promise<void>>> = {
     await rename(`${path}.copy`, path)
   },
   moved: ({ path, directory }) => rename(path, join(directory, 'elsewhere.db')),
+  'left without its log': async ({ path }) => {
+    await rm(`${path}-wal`)
+    await rm(`${path}-shm`)
+  },
+  'left without the index of its log': ({ path }) => rm(`${path}-shm`),
+  'left with the log of another process': async ({ path }) => {
+    await rm(`${path}-wal`)
+    await rm(`${path}-shm`)
+    await assert.rejects(promisify(execFile)(process.execPath, ['-e', writeAndStayOpen, path]), { signal: 'SIGKILL' })
+  },
 }
 
 /** How often a read, a claim or a renewal looks at the file. */
@@ -29,9 +47,8 @@ for (const [what, act] of Object.entries(ways)) {
       const lease = await claimOne(holdfast, 'mail')
       await act(file)
       const calls = [holdfast.queue('mail').enqueue(2), lease.done(), holdfast.kv.put('k', 1)]
-      for (const call of calls) {
-        const error = await rejects(call, 'STORE_UNAVAILABLE')
-        assert.match(error.message, /jobs\.db was deleted, moved or replaced .* Stop every process/)
+      for (const error of await Promise.all(calls.map((call) => rejects(call, 'STORE_UNAVAILABLE')))) {
+        assert.match(error.message, /jobs\.db(-wal|-shm)? was deleted, moved or replaced .* Stop every process/)
       }
       await sleep(lookMs + 100)
       await rejects(holdfast.stats(), 'STORE_UNAVAILABLE')

@@ -128,6 +128,32 @@ test('statements may create and change tables, also while other jobs wait for th
   )
 })
 
+test('a statement that creates a temporary object is refused, and the store still uses its own tables', async () => {
+  await using file = await jobsFile()
+  const holdfast = await file.open()
+  const texts = [
+    'create temp table holdfast_kv as select * from main.holdfast_kv',
+    'CREATE TEMPORARY TABLE scratch (n int)',
+    '/* a note */ create /* another */ table if not exists "temp" . scratch (n int)',
+    'create table [temp].scratch as select 1 as n',
+    'create temp view holdfast_queue as select 1 as no',
+    'create temp trigger no_jobs before insert on holdfast_job begin select raise(abort, 1); end',
+  ]
+  const text = 'create table temp (n int)' // its own name is not the schema's
+  await holdfast.queue('mail').enqueueMany([...texts, text].map((payload) => ({ payload })))
+  const leases = await holdfast.claim(['mail'], { max: texts.length + 1 })
+  const settled = leases.map((lease) => lease.done(null, { sql: [{ text: lease.job.payload as string }] }))
+  const outcomes = await Promise.allSettled(settled)
+  assert.deepEqual(
+    outcomes.map((outcome) => (outcome.status === 'rejected' ? outcome.reason.message : 'done')),
+    [...texts.map((each) => `SQL effect "${each}": it would change the transaction or session it is run in.`), 'done'],
+  )
+  await holdfast.kv.put('k', 1)
+  await holdfast.queue('mail').enqueue('next')
+  assert.equal(file.raw().prepare('select count(*) as rows from holdfast_kv').get()?.['rows'], 1)
+  assertCountsEqualRecount(file.raw())
+})
+
 test('a trigger with several statements is one statement', async () => {
   await using file = await jobsFile()
   const holdfast = await file.open()

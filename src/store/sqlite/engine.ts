@@ -16,10 +16,20 @@
 // committed fail.
 
 import { HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
+import type { BatchSettings } from '../../job/batch.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import type { Clock } from '../../runtime/clock.ts'
 import type { StopFlag } from '../../runtime/stop-flag.ts'
-import type { EnqueueRequest, FinishedBatch, KvWrite, LeaseRef, SweepRequest, UndeliverableJob } from '../store.ts'
+import type {
+  AdvanceRequest,
+  EnqueueRequest,
+  FinishedBatch,
+  ItemsRequest,
+  KvWrite,
+  LeaseRef,
+  SweepRequest,
+  UndeliverableJob,
+} from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
 import { alter, purgeChunk } from './alter.ts'
@@ -321,18 +331,39 @@ interface Named {
   readonly facts: Refused['facts']
 }
 
-/** A request whose values may be refused, for the sentence about it; null: a refusal counts as a failure of the file. */
+/**
+ * A request whose values may be refused, for the sentence about it; null: a refusal counts as a failure of the file. That is so for
+ * claims, renewals and sweeps, which carry no values to store, and for repairs.
+ */
 function nameOf({ verb, items: [item] }: Call): Named | null {
-  if (verb === 'settle') {
-    const { id } = item as LeaseRef
-    return { what: `the settlement of job ${id}`, facts: { id } }
+  if (verb === 'repair' || (verb !== 'progress' && !(verb in durable))) return null
+  if (verb === 'enqueue') return { what: nameOfJobs((item as EnqueueRequest).jobs), facts: {} }
+  if (verb === 'addItems') {
+    const { batch, jobs } = item as ItemsRequest
+    return { what: `${jobs.length} items of batch ${batch}`, facts: { batch } }
   }
   if (verb === 'kvWrite') return { what: `the write of key ${(item as KvWrite).key}`, facts: {} }
-  if (verb !== 'enqueue') return null
-  const { jobs } = item as EnqueueRequest
+  if (verb === 'advance') return { what: `the step of ${(item as AdvanceRequest).key}`, facts: {} }
+  if (verb === 'openBatch') return { what: `batch ${(item as BatchSettings).name}`, facts: {} }
+  if (verb === 'define' || verb === 'overrideLimit' || verb === 'pause') {
+    return { what: `the change of queue ${(item as { name: string }).name}`, facts: {} }
+  }
+  const id = verb === 'batchChore' ? undefined : idOf(item)
+  if (id === undefined) return { what: `a call of ${verb}`, facts: {} }
+  return { what: `the ${ofAJob[verb] ?? 'change'} of job ${id}`, facts: { id } }
+}
+
+const ofAJob: Partial<Record<VerbName, string>> = {
+  ...{ settle: 'settlement', cancel: 'cancel', requeue: 'requeue', accept: 'acceptance', progress: 'progress' },
+}
+
+function idOf(item: unknown): string | undefined {
+  return typeof item === 'string' ? item : (item as { readonly id?: string }).id
+}
+
+function nameOfJobs(jobs: EnqueueRequest['jobs']): string {
   const [first] = jobs
-  const what = jobs.length === 1 ? `job ${first?.id} of queue ${first?.queue}` : `the enqueue of ${jobs.length} jobs`
-  return { what, facts: {} }
+  return jobs.length === 1 ? `job ${first?.id} of queue ${first?.queue}` : `the enqueue of ${jobs.length} jobs`
 }
 
 /**

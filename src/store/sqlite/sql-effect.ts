@@ -35,7 +35,7 @@ export class TransactionRolledBack extends Error {
   }
 }
 
-/** These statements would end the transaction, or change the connection for later statements. */
+/** These statements would end the transaction, or change the connection for later statements. So would temporary objects. */
 const changing = /^(attach|begin|commit|detach|end|pragma|release|rollback|savepoint|vacuum)$/
 
 /** Throws a Refusal when it cannot be run. */
@@ -60,8 +60,23 @@ function run(db: Connection, text: string, values: readonly Bindable[]): void {
   if (!isBlank(text.slice(statement.sourceSQL.length)))
     throw new Refusal(sqlRefused(text, 'it is more than one statement'))
   // To `node:sqlite` only a bare `?` has a position; `$1` and `?1` are bound by name.
-  if (numbered.size === 0) statement.run(...fit)
-  else statement.run(Object.fromEntries([...numbered].map(([name, no]) => [name, fit[no - 1] as SQLInputValue])))
+  const execute = () => {
+    if (numbered.size === 0) statement.run(...fit)
+    else statement.run(Object.fromEntries([...numbered].map(([name, no]) => [name, fit[no - 1] as SQLInputValue])))
+  }
+  if (firstWord(text) === 'create') refuseTemporary(db, text, execute)
+  else execute()
+}
+
+/**
+ * A temporary object would stay on the connection, and one that is named like a table of the store would be used in its place. The
+ * savepoint of the settlement removes it again.
+ */
+function refuseTemporary(db: Connection, text: string, execute: () => void): void {
+  const count = () => db.get<{ objects: number }>('select count(*) as objects from sqlite_temp_schema')?.objects ?? 0
+  const before = count()
+  execute()
+  if (count() > before) throw new Refusal(sqlRefused(text, changesTransaction))
 }
 
 function checked(text: string, values: readonly Bindable[]): readonly SQLInputValue[] {

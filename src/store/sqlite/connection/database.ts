@@ -83,8 +83,10 @@ export class Database extends Connection {
   /**
    * Copies the log into the file as far as readers allow, and blocks no reader or writer. The first commit after that restarts
    * the log and waits for the disk even if it need not be durable. So this method makes that commit itself, with no content.
+   * A log that was replaced is not copied: it would overwrite commits of the new one.
    */
   checkpoint(): void {
+    this.#file?.require({ mayHaveLanded: false })
     this.#setSynchronous('full')
     this.get('pragma wal_checkpoint(passive)')
     this.startLog()

@@ -722,6 +722,11 @@ function item_lanes(p_limit_key text) returns TABLE(lane integer) plpgsql stable
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function keep_leased(p_ids uuid[], p_tokens uuid[], p_workers text[], p_started bigint[], p_now bigint, p_for_ms integer) returns void sql volatile
+  set plan_cache_mode=force_generic_plan
+  set enable_seqscan=off
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function keep_until(p_retain_ms bigint, p_now bigint) returns bigint sql immutable;
 function key_option(p_options jsonb, p_name text) returns text plpgsql volatile;
 function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpgsql volatile

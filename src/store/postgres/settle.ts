@@ -26,15 +26,15 @@
 //                     `later` again
 //   own transaction   commits under a flush number of its own, which is derived from the same token. A crash in between leaves
 //                     the settlement undone, as if it had never been sent: the lease expires, and the job is rescued
-
 //
 // BLOCKED EFFECTS. Effects may wait for a row that another transaction has locked, for as long as that transaction is open:
 // statements of the application, key-value entries, keys of jobs. Behind it the other settlements of the flush would wait, and
-// the next flush of the worker. So an effect waits for 100 ms. Then its settlement is undone to its savepoint, and is made later,
-// as with a busy lane. After three of them, all others of the flush with effects are left for later at once. What is left for
-// later is tried again and again, and holds no connection and no lock in between (`lock-polls.ts`). If sessions have timeouts
-// of their own, these decide how long a statement of the application waits; then it waits on the server, with a few others at a
-// time.
+// the next flush of the worker. So an effect waits for 100 ms. Then its settlement is undone to its savepoint, and is made
+// later, as with a busy lane. After three of them, all others of the flush with effects are left for later at once. What is left
+// for later is tried again and again, and holds no connection and no lock in between (`lock-polls.ts`). Its job stays leased
+// meanwhile, for 5 s after the last time that this process has asked for it (`keep_leased`), also if the lease itself is over.
+// If sessions have timeouts of their own, these decide how long a statement of the application waits; then it waits on the
+// server, with a few others at a time.
 
 import { createHash } from 'node:crypto'
 import { type HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
@@ -43,7 +43,7 @@ import { annotationsOf, resultOf } from '../../job/settlement.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
-import { list, optionalTexts } from './connection/columns.ts'
+import { list, optionalTexts, texts } from './connection/columns.ts'
 import { isDataError } from './connection/data-error.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { afterAnotherPart, CommitRefused, isDiskFull, LockNotFree } from './connection/failures.ts'
@@ -312,28 +312,67 @@ async function settleInOwnTransaction(
     const [answer] = await withKeptAnswers(context, answers, [flushes])
     return answer as AnswerOrLater
   } catch (error) {
-    if (error instanceof LockNotFree) return 'later'
+    if (error instanceof EffectBlocked) return 'later'
     if (isDataError(error)) return refusedByData(request.id, error)
     if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isDiskFull(error.cause)) throw error
     return refuse(error.code, error.message, error.facts)
   }
 }
 
-/** Repeats `once` until no effect is blocked. If sessions have timeouts, the second time waits on the server for one of them. */
-async function whenFree<T>({ db, polls }: StoreContext, once: (leavesBlocked: boolean) => Promise<T>): Promise<T> {
-  if (!db.hasTimeouts) return polls.until(() => orCollision(once(true)))
+/** How long a job whose settlement waits stays leased after this process has asked for it, and how often it asks. */
+const keepLeasedMs = 5_000
+const keepEveryMs = 1_000
+
+/** A lock that an effect of this job needs was not free. */
+class EffectBlocked extends Error {
+  readonly job: LeasedJob
+
+  constructor(job: LeasedJob, { cause }: LockNotFree) {
+    super('An effect waits for a lock.', { cause })
+    this.job = job
+  }
+}
+
+/** Repeats `once` until no effect is blocked. If sessions have timeouts, the second try waits on the server until one strikes. */
+async function whenFree<T>(context: StoreContext, once: (leavesBlocked: boolean) => Promise<T>): Promise<T> {
+  const { db, polls } = context
   try {
     return await once(true)
   } catch (error) {
-    if (!(error instanceof LockNotFree)) throw error
-    return polls.onServer(() => once(false))
+    if (!(error instanceof EffectBlocked)) throw error
+    const waiting = db.hasTimeouts ? polls.onServer(() => once(false)) : polls.until(() => orCollision(once(true)))
+    return await whileLeased(context, error.job, waiting)
   }
+}
+
+/** If the store is away, the job may be rescued. Its settlement is lost then, as with any lease that ends. */
+async function whileLeased<T>({ db }: StoreContext, job: LeasedJob, waiting: Promise<T>): Promise<T> {
+  const keep = () => void db.transactLightly((tx) => keepLeased(tx, [job])).catch(() => undefined)
+  keep()
+  const timer = setInterval(keep, keepEveryMs).unref()
+  try {
+    return await waiting
+  } finally {
+    clearInterval(timer)
+  }
+}
+
+async function keepLeased(tx: PgTransaction, jobs: readonly LeasedJob[]): Promise<void> {
+  if (jobs.length === 0) return
+  await tx.query('select holdfast.keep_leased($1, $2, $3, $4, $5, $6)', [
+    list(jobs.map(({ id }) => id)),
+    list(jobs.map(({ token }) => token)),
+    texts(jobs.map(({ worker }) => worker)),
+    list(jobs.map(({ startedAt }) => startedAt)),
+    tx.clock,
+    keepLeasedMs,
+  ])
 }
 
 /** A lock that is not free is a collision, which `LockPolls` waits out. */
 function orCollision<T>(settling: Promise<T>): Promise<T> {
   return settling.catch((error) => {
-    throw error instanceof LockNotFree ? error.cause : error
+    throw error instanceof EffectBlocked ? error.cause : error
   })
 }
 
@@ -462,19 +501,22 @@ class SettleTransaction {
     if (this.#requests.length > 0 && this.#requests.every(isLeftOut)) throw new AllLeftOut()
     const writer = new SettlementWriter(tx, lanes, this.#policy)
     const answers: AnswerOrLater[] = []
-    let blocked = 0
+    const blocked: LeasedJob[] = []
+    let blockedTries = 0
     for (const request of this.#requests) {
       const job = held.get(request)
       if (isLeftOut(request)) answers.push('later')
       else if (!job || !writer.takes(job)) answers.push('lost')
-      else if (blocked >= blockedMax && hasEffects(request.settlement)) answers.push('later')
       else {
-        const answer = await this.#settleUnlessBlocked(writer, job, request)
-        if (answer === 'later') blocked += 1
+        const isTried = blockedTries < blockedMax || !hasEffects(request.settlement)
+        const answer = isTried ? await this.#settleUnlessBlocked(writer, job, request) : 'later'
+        if (answer === 'later') blocked.push(job)
+        if (answer === 'later' && isTried) blockedTries += 1
         answers.push(answer)
       }
     }
     await writer.write()
+    await keepLeased(tx, blocked)
     this.#ready = writer.becameReady
     this.#afterCommit = writer.afterCommit
     return answers
@@ -485,7 +527,8 @@ class SettleTransaction {
     try {
       return await writer.settle(job, request)
     } catch (error) {
-      if (!(error instanceof LockNotFree) || this.#policy.isOwnTransaction) throw error
+      if (!(error instanceof LockNotFree)) throw error
+      if (this.#policy.isOwnTransaction) throw new EffectBlocked(job, error)
       return 'later'
     }
   }

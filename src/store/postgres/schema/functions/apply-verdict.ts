@@ -110,6 +110,20 @@ as $holdfast$
    cross join lateral (select * from holdfast.job k where k.id = u.id offset 0) j
 $holdfast$;
 
+-- Settlements of these jobs wait. A job that is still leased with its token, and would be rescued before p_for_ms are over, gets
+-- a younger lease of that length. If a rescue takes the job from its place meanwhile, this lease lists no job.
+create function holdfast.keep_leased(p_ids uuid[], p_tokens uuid[], p_workers text[], p_started bigint[], p_now bigint, p_for_ms int)
+returns void language sql set plan_cache_mode = force_generic_plan set enable_seqscan = off set jit = off
+as $holdfast$
+  insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
+  select u.token, j.lane, u.worker, u.started_at, n.now, n.now + p_for_ms, array[j.ready_xid], array[j.ord]
+    from (select holdfast.now_ms(p_now) as now) n
+   cross join unnest(p_ids, p_tokens, p_workers, p_started) u(id, token, worker, started_at)
+   cross join lateral (select * from holdfast.job k where k.id = u.id and k.ready_xid is not null offset 0) j
+   where (select l.expires_at from holdfast.lease l
+           where l.token = u.token and l.lane = j.lane and j.ord = any (l.ords) order by l.no desc limit 1) < n.now + p_for_ms
+$holdfast$;
+
 -- The headers without the data of a wake. A text that is no JSON was damaged, and reads as no headers.
 create function holdfast.without_wake(p_headers text) returns text language plpgsql immutable as $holdfast$
 begin

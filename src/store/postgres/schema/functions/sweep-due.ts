@@ -103,6 +103,8 @@ export const partsWithoutLook: readonly string[] = [
   'prune_progress',
   'make_partitions',
   'drop_partition',
+  'labelled_partition',
+  'forget_labels',
 ]
 
 /** Tables from which `prune` deletes without a look: old flushes wait for a sweep made in any case, keys go with their jobs. */

@@ -210,15 +210,17 @@ function isRefusedUnrun(error: unknown): boolean {
 
 /**
  * A deadlock, a serialization failure, a lock timeout, or a statement that was cancelled: nothing was committed. Also a
- * finished job that was being inserted into `ended_rest` while its own partition was made.
+ * finished job that was being inserted into `ended_rest` while its own partition was made. That error names no constraint. A
+ * check constraint of an operator has a name, and would refuse the row again.
  */
 export function isCollision(error: unknown): boolean {
   const code = codeOf(error)
-  return ['40001', '40P01', '55P03', '57014'].includes(code) || (code === '23514' && tableOf(error) === 'ended_rest')
+  return ['40001', '40P01', '55P03', '57014'].includes(code) || (code === '23514' && isOfPartition(error))
 }
 
-function tableOf(error: unknown): unknown {
-  return (error as { table?: unknown }).table
+function isOfPartition(error: unknown): boolean {
+  const { table, constraint } = error as { readonly table?: unknown; readonly constraint?: unknown }
+  return table === 'ended_rest' && constraint === undefined
 }
 
 /** The error of one part of a call, after another part was carried out. */

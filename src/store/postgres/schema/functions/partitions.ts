@@ -46,7 +46,7 @@ begin
       select from pg_inherits i join pg_class c on c.oid = i.inhrelid
        where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', v_need.class, v_need.bucket));
     begin
-      execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults)
+      execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults including constraints)
         with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
       execute format('alter table %s.ended_%s_%s replica identity full', v_schema, v_need.class, v_need.bucket);
       -- An insert has chosen its partition once it has locked the table. One that chose ended_rest would then be refused, with

@@ -1,0 +1,84 @@
+// Rows that a constraint or a trigger of an operator refuses: each keeps only its own job waiting, and an event names it.
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import type { Holdfast } from '../../src/holdfast.ts'
+import { open } from '../../src/open.ts'
+import { claimOne } from '../conformance/expect.ts'
+import { type Server, startServer } from '../support/postgres.ts'
+import { setup, type TestDatabase } from './exactness-database.ts'
+
+let server: Server
+
+before(async () => {
+  server = await startServer()
+})
+
+after(() => server[Symbol.asyncDispose]())
+
+test('a rescue that a check constraint refuses keeps no other lease from being rescued, and an event names its job', async () => {
+  await using database = await setup(server)
+  await using holdfast = await openWithoutPartitions(database)
+  await database.rows(`alter table holdfast.ended add constraint no_bad check (payload <> '"bad"')`)
+  const queue = holdfast.queue('mail', { attempts: 1 })
+  const { id } = await queue.enqueue('bad')
+  await queue.enqueueMany([{ payload: 'a' }, { payload: 'b' }])
+  const refused = failuresOf(holdfast)
+  await holdfast.claim(['mail'], { max: 3, lease: 1 })
+  await database.rows('select pg_sleep(0.005)') // the leases have expired by the server's clock
+  assert.equal((await holdfast.sweep()).rescued, 2)
+  assert.deepEqual(refused, [id])
+})
+
+test('a check constraint on finished jobs is part of every partition that is made later', async () => {
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
+  await database.rows(`alter table holdfast.ended add constraint small check (length(result) < 100)`)
+  await holdfast.queue('mail', { retain: { done: '70d' } }).enqueue(1)
+  await using other = await open(database.url) // the first sweep of a process includes the upkeep
+  const failed = failuresOf(other)
+  await other.sweep()
+  assert.deepEqual(failed, [])
+  await (await claimOne(other, 'mail')).done('ok')
+  const [table] = await database.rows<{ name: string }>('select tableoid::regclass::text as name from holdfast.ended')
+  assert.match(table?.name ?? '', /ended_\d/)
+})
+
+test('one settlement that a check constraint refuses takes one statement for each division of its flush', async () => {
+  await using database = await setup(server)
+  await using holdfast = await openWithoutPartitions(database)
+  await database.rows(`alter table holdfast.ended add constraint small check (length(result) < 100)`)
+  await database.rows('create sequence public.tries')
+  await database.rows(`create function public.count_tries() returns trigger language plpgsql as
+    $$ begin perform nextval('public.tries'); return null; end $$`)
+  await database.rows(`create trigger count_tries before delete on holdfast.job execute function public.count_tries()`)
+  await holdfast.queue('mail').enqueueMany(Array.from({ length: 16 }, (_, payload) => ({ payload })))
+  const leases = await holdfast.claim(['mail'], { max: 16 })
+  const settled = await Promise.allSettled(leases.map((lease, i) => lease.done(i === 5 ? 'x'.repeat(200) : 'ok')))
+  assert.deepEqual(
+    settled.flatMap(({ status }, i) => (status === 'rejected' ? [i] : [])),
+    [5],
+  )
+  const [tries] = await database.rows<{ n: number }>('select last_value::int as n from public.tries')
+  assert.ok((tries?.n ?? 0) <= 9 + 1, `${tries?.n} statements`) // 16, then two for each of four divisions
+})
+
+/** The ids of jobs that `upkeep.failed` names, or the message of a failure without one. */
+function failuresOf(holdfast: Holdfast): unknown[] {
+  const failures: unknown[] = []
+  holdfast.on('upkeep.failed', ({ error }) =>
+    failures.push((error as { facts?: Record<string, unknown> }).facts?.['id'] ?? error.message),
+  )
+  return failures
+}
+
+/** Finished jobs are stored in `ended_rest`: the first sweep makes partitions, and the next does so a minute later. */
+async function openWithoutPartitions(database: TestDatabase): Promise<Holdfast> {
+  const holdfast = await open(database.url)
+  await holdfast.queue('mail').enqueue('opens the queue')
+  await (await claimOne(holdfast, 'mail')).done()
+  await holdfast.sweep()
+  const partitions = await database.rows<{ name: string }>(`select inhrelid::regclass::text as name from pg_inherits
+    where inhparent = 'holdfast.ended'::regclass and inhrelid <> 'holdfast.ended_rest'::regclass`)
+  for (const { name } of partitions) await database.rows(`drop table ${name}`)
+  return holdfast
+}

@@ -62,6 +62,31 @@ test('one settlement that a check constraint refuses takes one statement for eac
   assert.ok((tries?.n ?? 0) <= 9 + 1, `${tries?.n} statements`) // 16, then two for each of four divisions
 })
 
+test('a schedule whose job a trigger refuses fails alone, and the others fire', async () => {
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
+  await holdfast.queue('mail').enqueue('opens the queue')
+  await refuseBad(database, 'insert on holdfast.job')
+  const cron = '* * * * * *'
+  await holdfast.schedule('a', { cron, queue: 'mail', payload: 'bad' })
+  await holdfast.schedule('b', { cron, queue: 'mail', payload: 'good' })
+  const failed: string[] = []
+  holdfast.on('schedule.failed', ({ schedule, error }) => failed.push(`${schedule}: ${error.message}`))
+  const fired = new Promise<string>((resolve) => holdfast.on('schedule.fired', ({ schedule }) => resolve(schedule)))
+  await using worker = holdfast.work('other', () => {})
+  assert.equal(await fired, 'b')
+  assert.equal(failed.length, 1)
+  assert.match(failed[0] ?? '', /^a: PostgreSQL refuses .*not_allowed/)
+  await worker.stop()
+})
+
+/** From now on a trigger refuses jobs whose payload contains `bad`. */
+async function refuseBad(database: TestDatabase, when: string): Promise<void> {
+  await database.rows(`create function public.refuse() returns trigger language plpgsql as
+    $$ begin if new.payload like '%bad%' then raise exception 'not_allowed'; end if; return new; end $$`)
+  await database.rows(`create trigger refuse before ${when} for each row execute function public.refuse()`)
+}
+
 /** The ids of jobs that `upkeep.failed` names, or the message of a failure without one. */
 function failuresOf(holdfast: Holdfast): unknown[] {
   const failures: unknown[] = []

@@ -31,7 +31,7 @@
 // lease is rescued in a transaction of its own. A job whose rescue is refused keeps its lease for another 5 s, and the sweep
 // reports it.
 
-import { isHoldfastError, type Refused, refuse } from '../../errors.ts'
+import { type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
@@ -39,7 +39,7 @@ import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '
 import { sweepBatches } from './batch/batch-end.ts'
 import { list, texts } from './connection/columns.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
-import { isBroken, isCollision, isDataError, isFromServer, LockNotFree, withRetry } from './connection/failures.ts'
+import { isCollision, isDataError, isServerRefusal, LockNotFree, withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
@@ -350,8 +350,13 @@ export class Sweeps {
     const failed: Refused[] = []
     await orRefusal('remove the progress of ended leases', () => pruneProgress(this.#db), failed)
     await orRefusal('make partitions of finished jobs', () => makePartitions(this.#db), failed)
-    const dropped = await orRefusal('drop partitions of finished jobs', () => dropPartitions(this.#db), failed)
-    return { dropped: dropped ?? 0, failed }
+    let dropped = 0
+    const drop = () =>
+      dropPartitions(this.#db, (jobs) => {
+        dropped += jobs
+      })
+    await orRefusal('drop partitions of finished jobs', drop, failed)
+    return { dropped, failed }
   }
 }
 
@@ -360,7 +365,7 @@ async function orRefusal<T>(what: string, work: () => Promise<T>, failed: Refuse
   try {
     return await work()
   } catch (error) {
-    if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isFromServer(error.cause) || isBroken(error.cause)) throw error
+    if (!isServerRefusal(error)) throw error
     const message = `PostgreSQL refuses to ${what}: ${(error.cause as Error).message}`
     failed.push(refuse(error.code, message, { ...error.facts, mayHaveLanded: false }))
     return null

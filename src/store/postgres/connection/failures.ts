@@ -181,6 +181,11 @@ export function isDataError(error: unknown): error is HoldfastError {
   )
 }
 
+/** The server answers, and refuses the call, whatever the reason. */
+export function isServerRefusal(error: unknown): error is HoldfastError {
+  return isHoldfastError(error, 'STORE_UNAVAILABLE') && isFromServer(error.cause) && !isBroken(error.cause)
+}
+
 /** A prepared statement does not exist, exists already, or its result has changed its type. */
 export function isUnprepared(error: unknown): boolean {
   const isStale = codeOf(error) === '0A000' && /cached plan/.test((error as Error).message)

@@ -1,25 +1,18 @@
 // Partitions of finished jobs are made some widths ahead, and dropped once their time is over: see `functions/partitions.ts`.
 
 import type { Database } from '../connection/database.ts'
-import { partitionsMax } from './functions/partitions.ts'
 
-/** Makes and drops partitions that are due; answers how many jobs were dropped. */
-export async function keepPartitions(db: Database): Promise<number> {
-  await makePartitions(db)
-  return dropPartitions(db)
-}
-
-/** Makes partitions that are due, a few in a transaction. */
+/** Makes partitions that are due, a few in a transaction. The last call makes none, and fails if one was refused. */
 export async function makePartitions(db: Database): Promise<void> {
-  while ((await ask(db, 'select holdfast.make_partitions(holdfast.now_ms(null))')) === partitionsMax);
+  while (((await ask(db, 'select holdfast.make_partitions(holdfast.now_ms(null))')) ?? 0) > 0);
 }
 
-/** Drops partitions whose time is over, one in a transaction; answers how many jobs were in them. */
-export async function dropPartitions(db: Database): Promise<number> {
-  for (let gone = 0; ; ) {
+/** Drops partitions whose time is over, one in a transaction. The last call drops none, and fails if one was refused. */
+export async function dropPartitions(db: Database, onDropped: (jobs: number) => void): Promise<void> {
+  for (;;) {
     const jobs = await ask(db, 'select holdfast.drop_partition(holdfast.now_ms(null))')
-    if (jobs === null) return gone
-    gone += jobs
+    if (jobs === null) return
+    onDropped(jobs)
   }
 }
 

@@ -1,6 +1,7 @@
 // Rows that a constraint or a trigger of an operator refuses: each keeps only its own job waiting, and an event names it.
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import type { HoldfastError } from '../../src/errors.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
 import { claimOne } from '../conformance/expect.ts'
@@ -78,6 +79,71 @@ test('a schedule whose job a trigger refuses fails alone, and the others fire', 
   assert.equal(failed.length, 1)
   assert.match(failed[0] ?? '', /^a: PostgreSQL refuses .*not_allowed/)
   await worker.stop()
+})
+
+test('a due job whose promotion a trigger refuses keeps nothing else from being swept, and an event names it once in 5 s', async () => {
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
+  await holdfast.queue('leased').enqueue(1)
+  await claimOne(holdfast, 'leased', { lease: 1 })
+  const { id } = await holdfast.queue('mail').enqueue('bad', { delay: 1 })
+  await holdfast.queue('mail').enqueueMany(['a', 'b', 'c'].map((payload) => ({ payload, delay: 1 })))
+  await holdfast.kv.put('k', 1, { ttl: 1 })
+  await refuseBad(database, 'update on holdfast.job')
+  await database.rows('select pg_sleep(0.005)')
+  const refused = failuresOf(holdfast)
+  const { rescued, promoted } = await holdfast.sweep()
+  assert.deepEqual({ rescued, promoted }, { rescued: 1, promoted: 3 })
+  assert.deepEqual(await database.rows(`select key from holdfast.kv where key = 'k'`), [])
+  assert.deepEqual(refused, [id])
+  await holdfast.sweep()
+  assert.deepEqual(refused, [id], 'it is left out for a while')
+  await database.rows('drop function public.refuse cascade')
+  await using other = await open(database.url)
+  assert.equal((await other.sweep()).promoted, 1)
+})
+
+test('an overdue job whose cancellation a trigger refuses keeps nothing else from being swept, and an event names it', async () => {
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
+  await holdfast.pause('mail')
+  const startBefore = new Date(Date.now() + 200)
+  const { id } = await holdfast.queue('mail').enqueue('bad', { startBefore })
+  await holdfast.queue('mail').enqueueMany(['a', 'b', 'c'].map((payload) => ({ payload, startBefore })))
+  await holdfast.queue('other').enqueue(1, { delay: 1 })
+  await refuseBad(database, 'insert on holdfast.ended')
+  await database.rows('select pg_sleep(0.25)')
+  const refused = failuresOf(holdfast)
+  const { overdue, promoted } = await holdfast.sweep()
+  assert.deepEqual({ overdue, promoted }, { overdue: 3, promoted: 1 })
+  assert.deepEqual(refused, [id])
+})
+
+test('a batch whose completion a trigger refuses is named by an event, the others finish, and the sweep reports what it did', async () => {
+  await using database = await setup(server)
+  await using holdfast = await open(database.url)
+  const batchOf = (name: string) =>
+    holdfast.batch({ name, onComplete: { queue: 'done', payload: { name } } }, [
+      { queue: 'mail', payload: 1, attempts: 1 },
+    ])
+  const [bad, good] = [await batchOf('bad'), await batchOf('good')]
+  await holdfast.queue('done').enqueue('opens the queue')
+  await refuseBad(database, 'insert on holdfast.job')
+  await holdfast.claim(['mail'], { max: 2, lease: 1 })
+  await database.rows('select pg_sleep(0.005)')
+  await using other = await open(database.url) // its first sweep looks at all batches
+  const failures: unknown[] = []
+  other.on('upkeep.failed', ({ error }) => failures.push((error as HoldfastError).facts['batch']))
+  const expired: string[] = []
+  other.on('lease.expired', ({ id }) => expired.push(id))
+  assert.equal((await other.sweep()).rescued, 2)
+  assert.equal(expired.length, 2)
+  assert.deepEqual(failures, [bad.id])
+  assert.equal((await good.progress()).state, 'done')
+  await database.rows('drop function public.refuse cascade')
+  await using third = await open(database.url)
+  await third.sweep()
+  assert.equal((await bad.progress()).state, 'done')
 })
 
 /** From now on a trigger refuses jobs whose payload contains `bad`. */

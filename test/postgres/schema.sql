@@ -793,7 +793,7 @@ function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function may_revive(p_no integer, p_dry_run boolean, p_now bigint) returns boolean plpgsql volatile;
-function missed(p_max integer, p_now bigint) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
+function missed(p_max integer, p_now bigint, p_but uuid[], p_only uuid[]) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_sort=off
@@ -817,7 +817,7 @@ function newest_of(p_ids uuid[]) returns SETOF holdfast.ended plpgsql stable
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function newest_watch() returns holdfast.watch_log sql stable;
-function next_due(p_from bigint, p_until bigint) returns bigint plpgsql volatile
+function next_due(p_from bigint, p_until bigint, p_but uuid[]) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -856,7 +856,7 @@ function progress(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function promote(p_max integer, p_now bigint, p_from bigint) returns TABLE(name text, jobs bigint, ready bigint, limit_keys text[]) plpgsql volatile
+function promote(p_max integer, p_now bigint, p_from bigint, p_but uuid[], p_only uuid[]) returns TABLE(name text, jobs bigint, ready bigint, limit_keys text[]) plpgsql volatile
   set enable_seqscan=off
   set enable_sort=off
   set enable_bitmapscan=off

@@ -23,20 +23,51 @@ after(() => server[Symbol.asyncDispose]())
 const makePartitions = 'select holdfast.make_partitions($1) as n'
 const dropPartition = 'select holdfast.drop_partition($1)::int as n'
 
-test('an event trigger that forbids DDL stops no part of a sweep but its partitions, and an event names it', async () => {
+for (const [code, errcode] of [
+  ['an error of its own', 'P0001'],
+  ['insufficient_privilege', '42501'],
+]) {
+  test(`an event trigger that forbids DDL with ${code} stops no part of a sweep but its partitions, and an event names it`, async () => {
+    await using database = await setup(server)
+    await using holdfast = await open(database.url)
+    await holdfast.queue('mail').enqueue(1)
+    await claimOne(holdfast, 'mail', { lease: 1 })
+    await database.rows(`create function public.forbid() returns event_trigger language plpgsql as $$ begin
+      raise exception 'no DDL on this server' using errcode = '${errcode}'; end $$`)
+    await database.rows('create event trigger forbid on ddl_command_start execute function public.forbid()')
+    await database.rows(`update holdfast.queue set retain_done_ms = ${70 * day}`) // so that a partition is missing
+    await using other = await open(database.url) // the first sweep of a process includes the upkeep
+    const failures: string[] = []
+    other.on('upkeep.failed', ({ error }) => failures.push(error.message))
+    assert.equal((await other.sweep()).rescued, 1)
+    assert.deepEqual(failures, ['PostgreSQL refuses to make partitions of finished jobs: no DDL on this server'])
+    const sentences = async (fix: boolean) =>
+      (await other.doctor({ fix })).filter(({ id }) => id === 'partitions-missing').map(({ sentence }) => sentence)
+    assert.match((await sentences(false)).join(), /no process sweeps, or the server refuses to make them/)
+    assert.match((await sentences(true)).join(), /the server refuses to make them: no DDL on this server/)
+    await database.rows('drop event trigger forbid')
+  })
+}
+
+test('a partition that an event trigger refuses to drop keeps no other from being dropped, and an event names it', async () => {
   await using database = await setup(server)
   await using holdfast = await open(database.url)
-  await holdfast.queue('mail').enqueue(1)
-  await claimOne(holdfast, 'mail', { lease: 1 })
+  await holdfast.sweep()
+  const width = Number((await database.rows('select holdfast.retention_width(1) as width'))[0]?.['width'])
+  for (const i of [1, 2])
+    await database.rows(`create table holdfast.ended_1_${i} partition of holdfast.ended
+      for values from (1, ${i * width}) to (1, ${(i + 1) * width})`)
   await database.rows(`create function public.forbid() returns event_trigger language plpgsql as $$ begin
-    raise exception 'no DDL on this server'; end $$`)
-  await database.rows('create event trigger forbid on ddl_command_start execute function public.forbid()')
-  await database.rows(`update holdfast.queue set retain_done_ms = ${70 * day}`) // so that a partition is missing
-  await using other = await open(database.url) // the first sweep of a process includes the upkeep
+    if exists (select from pg_event_trigger_dropped_objects() where object_name = 'ended_1_1') then
+      raise exception 'it is kept' using errcode = '42501'; end if; end $$`)
+  await database.rows('create event trigger forbid on sql_drop execute function public.forbid()')
+  await using other = await open(database.url)
   const failures: string[] = []
   other.on('upkeep.failed', ({ error }) => failures.push(error.message))
-  assert.equal((await other.sweep()).rescued, 1)
-  assert.deepEqual(failures, ['PostgreSQL refuses to make partitions of finished jobs: no DDL on this server'])
+  await other.sweep()
+  assert.deepEqual(failures, ['PostgreSQL refuses to drop partitions of finished jobs: it is kept'])
+  const left = await database.rows(`select relname from pg_class where relname in ('ended_1_1', 'ended_1_2')`)
+  assert.deepEqual(left, [{ relname: 'ended_1_1' }])
   await database.rows('drop event trigger forbid')
 })
 

@@ -1,15 +1,26 @@
 import { isRefused } from '../../errors.ts'
 import type { AdvanceAnswer, AdvanceRequest, Enqueued, KvAnswer, KvWrite } from '../store.ts'
 import { isStored } from '../stored-jobs.ts'
+import { isDataError } from './connection/data-error.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { type AfterCommit, addOrInsertDead, comesReady, countReady, type StoreContext } from './enqueue.ts'
+import { refusedValues } from './refused-values.ts'
 
 /**
  * The cursor's row is locked first. So a call with an old version waits for the call with the current version, and is answered
  * `stale`. An advance never waits for a lane, because schedules are fired one after the other. A slot whose lane is busy is
- * tried again later.
+ * tried again later. If the database refuses the rows of a slot, that advance alone is refused.
  */
-export async function advance(
+export async function advance(context: StoreContext, request: AdvanceRequest): Promise<AdvanceAnswer> {
+  try {
+    return await advanceOne(context, request)
+  } catch (error) {
+    if (!isDataError(error)) throw error
+    return refusedValues(`to move ${request.key} and to enqueue its jobs`, error, { key: request.key })
+  }
+}
+
+async function advanceOne(
   context: StoreContext,
   { key, version, value, valueIfDuplicate, jobs }: AdvanceRequest,
 ): Promise<AdvanceAnswer> {

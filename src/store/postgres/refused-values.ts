@@ -15,17 +15,18 @@ export async function orRefuseValues<R, A>(
   requests: readonly R[],
   send: (requests: readonly R[]) => Promise<readonly A[]>,
   what: (request: R) => string,
+  factsOf: (request: R) => Refused['facts'] = () => ({}),
 ): Promise<(A | Refused)[]> {
   try {
     return [...(await send(requests))]
   } catch (error) {
     if (!isDataError(error)) throw error
     const [first] = requests
-    if (requests.length === 1) return [refusedValues(what(first as R), error)]
+    if (requests.length === 1) return [refusedValues(what(first as R), error, factsOf(first as R))]
   }
   const middle = requests.length >> 1
-  const answers = await orRefuseValues(requests.slice(0, middle), send, what)
-  answers.push(...(await afterOthers(answers, orRefuseValues(requests.slice(middle), send, what))))
+  const answers = await orRefuseValues(requests.slice(0, middle), send, what, factsOf)
+  answers.push(...(await afterOthers(answers, orRefuseValues(requests.slice(middle), send, what, factsOf))))
   return answers
 }
 

@@ -29,9 +29,14 @@
 //
 // REFUSED VALUES. The database may refuse the rows of one rescue, or of its death notice (`refused-values.ts`). Then each expired
 // lease is rescued in a transaction of its own. A job whose rescue is refused keeps its lease for another 5 s, and the sweep
-// reports it.
+// reports it. The same holds for promotions and for jobs that missed their start: they are divided until the refused one is alone.
+// Its row cannot be written, so this process remembers it, and leaves it out for 5 s. Every other part of a sweep that is refused
+// is reported, and the rest is swept.
+//
+// NO REPORT IS LOST. If a later part of a sweep fails, because the server goes away, what the first part did is part of the next
+// report.
 
-import { isHoldfastError, type Refused, refuse } from '../../errors.ts'
+import { isRefused, type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
@@ -40,14 +45,14 @@ import { sweepBatches } from './batch/batch-end.ts'
 import { list, texts } from './connection/columns.ts'
 import { isDataError } from './connection/data-error.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
-import { isBroken, isCollision, isFromServer, LockNotFree, withRetry } from './connection/failures.ts'
+import { isCollision, isServerRefusal, LockNotFree, withRetry } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
 import { admitPending, type LimitEventList, noLongerHeld } from './limits/admit.ts'
 import { lowerLimits } from './limits/lower.ts'
 import { pruneProgress } from './progress.ts'
-import { refusedValues } from './refused-values.ts'
+import { orRefuseValues, refusedValues } from './refused-values.ts'
 import { repairRestored } from './schema/check-restored.ts'
 import { dropPartitions, makePartitions } from './schema/partitions.ts'
 import { lanesToRescue, mayRescueWait, SettlementWriter } from './settlement-writer.ts'
@@ -70,6 +75,10 @@ const blockedMs = 5_000
 const blockedMax = 5
 /** How many refused rescues a sweep reports. */
 const refusedMax = 5
+/** How many refused jobs a process leaves out of its sweeps. */
+const leftOutMax = 1_000
+/** How many expired leases are kept for the next report, after a sweep that failed. */
+const owedMax = 10_000
 /** How far ahead the next due time is looked for. Processes that wait sweep more often than this anyway. */
 const horizonMs = 2_000
 const farOff = Number.MAX_SAFE_INTEGER
@@ -89,6 +98,10 @@ export class Sweeps {
   #allBatchesAt = 0
   #definitionsAt = 0
   #anywayAt = 0
+  /** Jobs whose promotion or cancellation was refused, and until when they are left out. */
+  readonly #leftOut = new Map<string, number>()
+  /** What sweeps have done that failed later, and so were not reported. */
+  #owed: Unreported | null = null
   /** The last batch number that this round has checked; null: the round is over. */
   #batchesFrom: number | null = null
 
@@ -117,24 +130,40 @@ export class Sweeps {
     this.#anywayAt = performance.now() + sweepAnywayMs
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
     const swept = await this.#sweepJobs(max, (now) => this.#from(now, isFull))
-    const { report, ready, batches: ended, droppedNotices, undeliverable, refused } = swept
+    const owed = this.#owed
+    this.#owed = null
+    const unreported = addUnreported(owed, swept)
+    try {
+      return await this.#sweepOthers(max, isFull, swept, unreported)
+    } catch (error) {
+      this.#owed = addUnreported(this.#owed, unreported)
+      throw error
+    }
+  }
+
+  /** Everything but the jobs that are due. */
+  async #sweepOthers(max: number, isFull: boolean, swept: Swept, unreported: Unreported): Promise<SweepReport> {
+    const { report, ready, batches: ended, droppedNotices, undeliverable } = swept
+    const refused: Refused[] = []
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
     await this.#context.afterCommit({ batches: ended, droppedNotices, undeliverable })
-    const { admitted, tookAll } = await this.admit(Math.max(max, limitEventsMin))
+    const admit = () => this.admit(Math.max(max, limitEventsMin))
+    const { admitted, tookAll } = (await orRefusal('admit held jobs', admit, refused)) ?? { admitted: 0, tookAll: true }
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
     this.#batchesFrom = batches.next
     const { dropped, failed } = await this.#keepUp()
     batches.throwFailure()
-    const upkeepFailed = [...refused, ...failed]
+    const upkeepFailed = [...unreported.refused, ...refused, ...batches.refused.slice(0, refusedMax), ...failed]
     return {
       ...report,
-      expired: await this.#withAdmitted(report.expired),
+      ...unreported.counts,
+      expired: await this.#withAdmitted(unreported.expired),
       ...(upkeepFailed.length > 0 && { upkeepFailed }),
       admitted,
-      pruned: report.pruned + dropped + batches.pruned,
+      pruned: unreported.counts.pruned + dropped + batches.pruned,
       more: report.more || admitted >= max || !tookAll || batches.more,
     }
   }
@@ -175,8 +204,8 @@ export class Sweeps {
       if (!isDataError(error)) throw error
       return this.#rescueEach(max, from, refused)
     })
-    const overdue = first.rest === null ? await this.#cancelOverdue(max) : 0
-    const rest = first.rest ?? (await this.#inOne((tx) => sweepRest(tx, { max, from })))
+    const overdue = first.rest === null ? await this.#cancelOverdue(max, refused) : 0
+    const rest = first.rest ?? (await this.#sweepRest({ max, from }, refused))
     const apart = await this.#rescueApart(first.rescued.apart, from, refused)
     const rescued = addRescued([first.rescued, ...apart])
     const { promoted, pruned, starts, now } = rest
@@ -184,7 +213,8 @@ export class Sweeps {
     const more = [...Object.values(counts), starts, first.rescued.found].some((count) => count >= max)
     // If a lane or a row was locked, its jobs are still due. The next sweep comes a little later, so that the lock may be
     // released.
-    const dueAt = apart.length === 0 ? rest.nextDueAt : await this.#inOne((tx) => nextDueAtOf(tx, from(now), now))
+    const dueAt =
+      apart.length === 0 ? rest.nextDueAt : await this.#inOne((tx) => nextDueAtOf(tx, from(now), now, this.#but))
     const isLeft = rest.isOverdue && overdue === 0 && dueAt !== null && dueAt <= now
     const nextDueAt = isLeft ? now + lockMaxMs : dueAt
     return {
@@ -202,8 +232,8 @@ export class Sweeps {
     return this.#inOne(async (tx, ask) => {
       const rescue = { lanes: this.#context.lanes, ask, policy: sharedTransaction }
       const rescued = await rescueExpired(tx, rescue, { max, from })
-      const [row] = await tx.query(selectOverdue, [tx.now])
-      return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }) }
+      const [row] = await tx.query(selectOverdue, [tx.now, list(this.#but)])
+      return { rescued, rest: row?.[0] === 't' ? null : await sweepRest(tx, { max, from }, this.#but) }
     })
   }
 
@@ -270,13 +300,54 @@ export class Sweeps {
     })
   }
 
+  /** If the rows of a job are refused, its parts are done one by one, and promotions are divided. */
+  async #sweepRest(range: Range, refused: Refused[]): Promise<SweptRest> {
+    try {
+      return await this.#inOne((tx) => sweepRest(tx, range, this.#but))
+    } catch (error) {
+      if (!isDataError(error)) throw error
+    }
+    const ready = new Map<string, number>()
+    const alone = <T>(work: (tx: PgTransaction, stretch: Stretch) => Promise<T>) =>
+      this.#inOne(async (tx) => work(tx, { max: range.max, from: range.from(await tx.readClock()), but: this.#but }))
+    const due = await alone(selectDue)
+    const promoted = await this.#divide('promotion', due, refused, (only) =>
+      alone(async (tx, stretch) => {
+        const woken = new Map<string, number>()
+        const jobs = await promoteDue(tx, woken, { ...stretch, only })
+        return { jobs, woken }
+      }).then(({ jobs, woken }) => {
+        for (const [queue, count] of woken) add(ready, queue, count)
+        return jobs
+      }),
+    )
+    const starts = await orRefusal('end windows of rates', () => alone((tx, it) => endWindows(tx, ready, it)), refused)
+    const pruned = await orRefusal('remove what is over', () => alone(pruneOver), refused)
+    const next = await alone(async (tx, { from, but }) => findNext(tx, from, but))
+    return { promoted, starts: starts ?? 0, pruned: pruned ?? 0, ready, ...next }
+  }
+
   /** Answers how many were cancelled: none, if the lock of some lane was not free. */
-  async #cancelOverdue(max: number): Promise<number> {
+  async #cancelOverdue(max: number, refused: Refused[]): Promise<number> {
+    const cancel = (only: readonly string[] | null) => this.#cancelSome({ max, but: this.#but, only })
+    try {
+      return await cancel(null)
+    } catch (error) {
+      if (!isDataError(error)) throw error
+    }
+    const missed = await this.#inOne(async (tx) => {
+      const now = await tx.readClock()
+      return (await tx.query(selectMissed, [now, list(this.#but), max])).map(([id]) => id as string)
+    })
+    return this.#divide('cancellation', missed, refused, cancel)
+  }
+
+  async #cancelSome(choice: Choice): Promise<number> {
     try {
       return await this.#db.transactLightly(
         async (tx) => {
           await tx.readClock()
-          return await cancelOverdue(tx, max)
+          return await cancelOverdue(tx, choice)
         },
         { failFast: true, lockMaxMs },
       )
@@ -284,6 +355,45 @@ export class Sweeps {
       if (!isCollision(error)) throw error
       return 0
     }
+  }
+
+  /** Does something to these jobs, and answers for how many. A job whose rows are refused is left out for a while. */
+  async #divide(
+    what: string,
+    ids: readonly string[],
+    refused: Refused[],
+    work: (ids: readonly string[]) => Promise<number>,
+  ): Promise<number> {
+    if (ids.length === 0) return 0
+    let jobs = 0
+    const send = async (some: readonly string[]) => {
+      jobs += await work(some)
+      return some.map(() => 'done' as const)
+    }
+    const nameOf = (id: string) => `the ${what} of job ${id}`
+    const answers = await orRefuseValues(ids, send, nameOf, (id) => ({ id }))
+    for (const [i, answer] of answers.entries()) {
+      if (answer === 'done' || !isRefused(answer)) continue
+      refused.push(answer)
+      this.#leaveOut(ids[i] as string)
+    }
+    return jobs
+  }
+
+  #leaveOut(id: string): void {
+    this.#leftOut.set(id, this.#time + blockedMs)
+    const [oldest] = this.#leftOut.keys()
+    if (this.#leftOut.size > leftOutMax && oldest !== undefined) this.#leftOut.delete(oldest)
+  }
+
+  /** Jobs that are left out now. */
+  get #but(): readonly string[] {
+    for (const [id, until] of this.#leftOut) if (until <= this.#time) this.#leftOut.delete(id)
+    return [...this.#leftOut.keys()]
+  }
+
+  get #time(): number {
+    return this.#db.now ?? performance.now()
   }
 
   #inOne<T>(work: (tx: PgTransaction, ask: AskForLanes) => Promise<T>): Promise<T> {
@@ -344,15 +454,21 @@ export class Sweeps {
    * what the server refused, for example because an event trigger forbids DDL. None of these keeps the others from being done.
    */
   async #keepUp(): Promise<{ readonly dropped: number; readonly failed: readonly Refused[] }> {
-    await this.#db.transactLightly((tx) => tx.query('select holdfast.fold(), holdfast.fold_errors()', []))
-    if (this.#db.now !== null || performance.now() < this.#upkeepAt) return { dropped: 0, failed: [] }
+    const failed: Refused[] = []
+    const fold = () => this.#db.transactLightly((tx) => tx.query('select holdfast.fold(), holdfast.fold_errors()', []))
+    await orRefusal('fold counts', fold, failed)
+    if (this.#db.now !== null || performance.now() < this.#upkeepAt) return { dropped: 0, failed }
     this.#upkeepAt = performance.now() + upkeepEveryMs
     await repairRestored(this.#db)
-    const failed: Refused[] = []
     await orRefusal('remove the progress of ended leases', () => pruneProgress(this.#db), failed)
     await orRefusal('make partitions of finished jobs', () => makePartitions(this.#db), failed)
-    const dropped = await orRefusal('drop partitions of finished jobs', () => dropPartitions(this.#db), failed)
-    return { dropped: dropped ?? 0, failed }
+    let dropped = 0
+    const drop = () =>
+      dropPartitions(this.#db, (jobs) => {
+        dropped += jobs
+      })
+    await orRefusal('drop partitions of finished jobs', drop, failed)
+    return { dropped, failed }
   }
 }
 
@@ -361,7 +477,7 @@ async function orRefusal<T>(what: string, work: () => Promise<T>, failed: Refuse
   try {
     return await work()
   } catch (error) {
-    if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || !isFromServer(error.cause) || isBroken(error.cause)) throw error
+    if (!isServerRefusal(error)) throw error
     const message = `PostgreSQL refuses to ${what}: ${(error.cause as Error).message}`
     failed.push(refuse(error.code, message, { ...error.facts, mayHaveLanded: false }))
     return null
@@ -379,6 +495,23 @@ interface Swept {
   readonly undeliverable: readonly UndeliverableJob[]
   /** Rescues whose rows the database refused. */
   readonly refused: readonly Refused[]
+}
+
+/** What a sweep has to report, apart from its last parts. */
+interface Unreported {
+  readonly counts: Pick<SweepReport, 'rescued' | 'promoted' | 'overdue' | 'pruned'>
+  readonly expired: readonly ExpiredLease[]
+  readonly refused: readonly Refused[]
+}
+
+function addUnreported(owed: Unreported | null, found: Swept | Unreported): Unreported {
+  const { counts, expired } = 'report' in found ? { counts: found.report, expired: found.report.expired } : found
+  const sum = (count: keyof Unreported['counts']) => (owed?.counts[count] ?? 0) + counts[count]
+  return {
+    counts: { rescued: sum('rescued'), promoted: sum('promoted'), overdue: sum('overdue'), pruned: sum('pruned') },
+    expired: [...(owed?.expired ?? []), ...expired].slice(-owedMax),
+    refused: [...(owed?.refused ?? []), ...found.refused].slice(-refusedMax),
+  }
 }
 
 /** From when on due things are looked for, if it is `now`. */
@@ -493,34 +626,66 @@ interface SweptRest {
   readonly now: number
 }
 
-async function sweepRest(tx: PgTransaction, { max, from: fromOf }: Range): Promise<SweptRest> {
+async function sweepRest(tx: PgTransaction, { max, from: fromOf }: Range, but: readonly string[]): Promise<SweptRest> {
   const now = tx.knowsTime ? tx.now : await tx.readClock()
-  const from = fromOf(now)
+  const stretch = { max, from: fromOf(now), but }
   const ready = new Map<string, number>()
-  const promoted = await promoteDue(tx, ready, { max, from })
-  const starts = await endWindows(tx, ready, { max, from })
-  const [pruned] = await tx.query('select holdfast.prune($1, $2, $3)', [max, now, from])
-  const nextDueAt = await nextDueAtOf(tx, from, now)
-  const [overdue] = await tx.query(selectOverdue, [now])
-  return { promoted, starts, pruned: Number(pruned?.[0]), ready, nextDueAt, isOverdue: overdue?.[0] === 't', now }
+  const promoted = await promoteDue(tx, ready, stretch)
+  const starts = await endWindows(tx, ready, stretch)
+  const pruned = await pruneOver(tx, stretch)
+  return { promoted, starts, pruned, ready, ...(await findNext(tx, stretch.from, but)) }
 }
 
-async function nextDueAtOf(tx: PgTransaction, from: number, now: number): Promise<number | null> {
+async function findNext(tx: PgTransaction, from: number, but: readonly string[]) {
+  const nextDueAt = await nextDueAtOf(tx, from, tx.now, but)
+  const [overdue] = await tx.query(selectOverdue, [tx.now, list(but)])
+  return { nextDueAt, isOverdue: overdue?.[0] === 't', now: tx.now }
+}
+
+async function nextDueAtOf(
+  tx: PgTransaction,
+  from: number,
+  now: number,
+  but: readonly string[],
+): Promise<number | null> {
   const until = from === 0 ? farOff : now + horizonMs
-  const [row] = await tx.query('select holdfast.next_due($1, $2)', [from, until])
+  const [row] = await tx.query('select holdfast.next_due($1, $2, $3)', [from, until, list(but)])
   return row?.[0] == null ? null : Number(row[0])
 }
 
-const selectOverdue = 'select exists (select from holdfast.overdue where start_before <= $1)'
+const selectOverdue = 'select exists (select from holdfast.overdue where start_before <= $1 and id <> all ($2::uuid[]))'
 
-interface Stretch {
+const selectMissed = `select id from holdfast.overdue where start_before <= $1 and id <> all ($2::uuid[])
+  order by start_before, seq limit $3`
+
+/** Which jobs are swept. */
+interface Choice {
   readonly max: number
+  /** Not these, which were refused before. */
+  readonly but: readonly string[]
+  /** Only these; null: all. */
+  readonly only?: readonly string[] | null
+}
+
+interface Stretch extends Choice {
   readonly from: number
 }
 
-async function promoteDue(tx: PgTransaction, woken: Map<string, number>, { max, from }: Stretch): Promise<number> {
+async function selectDue(tx: PgTransaction, { max, from, but }: Stretch): Promise<string[]> {
+  const text = `select id from holdfast.job
+    where ready_xid is null and not is_held and run_at >= $1 and run_at <= $2 and id <> all ($3::uuid[])
+    order by run_at, seq limit $4`
+  return (await tx.query(text, [from, tx.now, list(but), max])).map(([id]) => id as string)
+}
+
+async function promoteDue(
+  tx: PgTransaction,
+  woken: Map<string, number>,
+  { max, from, but, only = null }: Stretch,
+): Promise<number> {
+  const values = [max, tx.now, from, list(but), only && list(only)]
   let promoted = 0
-  for (const [name, jobs, ready] of await tx.query('select * from holdfast.promote($1, $2, $3)', [max, tx.now, from])) {
+  for (const [name, jobs, ready] of await tx.query('select * from holdfast.promote($1, $2, $3, $4, $5)', values)) {
     if (Number(ready) > 0) add(woken, name as string, Number(ready))
     promoted += Number(jobs)
   }
@@ -534,6 +699,11 @@ async function endWindows(tx: PgTransaction, woken: Map<string, number>, { max, 
   return Number(row?.[0])
 }
 
+async function pruneOver(tx: PgTransaction, { max, from }: Stretch): Promise<number> {
+  const [row] = await tx.query('select holdfast.prune($1, $2, $3)', [max, tx.now, from])
+  return Number(row?.[0])
+}
+
 function add(counts: Map<string, number>, queue: string, count: number): void {
   counts.set(queue, (counts.get(queue) ?? 0) + count)
 }
@@ -544,8 +714,9 @@ function sumOf(parts: readonly ReadonlyMap<string, number>[]): Map<string, numbe
   return sum
 }
 
-async function cancelOverdue(tx: PgTransaction, max: number): Promise<number> {
-  const rows = await tx.query('select * from holdfast.missed($1, $2)', [max, tx.now])
+async function cancelOverdue(tx: PgTransaction, { max, but, only = null }: Choice): Promise<number> {
+  const values = [max, tx.now, list(but), only && list(only)]
+  const rows = await tx.query('select * from holdfast.missed($1, $2, $3, $4)', values)
   if (rows.length === 0) return 0
   const ended = rows.map(([id, startBefore, attempts, was]) => {
     const error = encodeError(overdueError(Number(startBefore)))

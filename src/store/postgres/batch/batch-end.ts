@@ -6,15 +6,17 @@
 //
 // Settlements and sweeps look whether a batch has come to its end. What a process leaves undone because it dies, a sweep does.
 
-import { isRefused } from '../../../errors.ts'
+import { isRefused, type Refused } from '../../../errors.ts'
 import { type BatchRecord, completionJob, failsTooOften } from '../../../job/batch.ts'
 import { newId } from '../../../runtime/id.ts'
 import type { Enqueued, FinishedBatch } from '../../store.ts'
 import { list, parseList } from '../connection/columns.ts'
+import { isDataError } from '../connection/data-error.ts'
 import type { Database } from '../connection/database.ts'
 import { withRetry } from '../connection/failures.ts'
 import { type AfterCommit, addOrInsertDead, countReady, type StoreContext } from '../enqueue.ts'
 import type { AskForLanes } from '../lanes.ts'
+import { refusedValues } from '../refused-values.ts'
 import { BatchControl, lockBatch } from './batch-decision.ts'
 import { type Batch, readNos } from './batch-row.ts'
 import { admitItems, cancelItems, removeBatch, retryItems, returnSlots } from './chores.ts'
@@ -38,35 +40,53 @@ export async function doChores(context: StoreContext, no: number): Promise<void>
 
 /** Checks whether these batches are finished or have too many failed items, and folds the counts of those with many changes. */
 export async function settleBatches(context: StoreContext, nos: readonly number[]): Promise<void> {
-  if (nos.length === 0) return
-  const asked = [list([...new Set(nos)]), foldFrom]
-  const [row] = await withRetry(() => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked))
   const each = new EachBatch()
-  for (const no of parseList(row?.[1] as string).map(Number)) await each.do(() => admitItems(context, no))
-  for (const batch of await readNos(context.db, parseList(row?.[0] as string).map(Number))) {
-    const { no, record, changes } = batch
-    if (isFinished(batch) || givesUp(batch)) await each.do(() => decide(context, batch))
-    else if (changes > foldFrom && record.finishedAt === null) await each.do(() => fold(context.db, no))
-  }
+  await settleEach(context, nos, each)
   each.throwFirst()
 }
 
-/** Does something for each of several batches. If one fails, the others are still done, and the first error is thrown last. */
-class EachBatch {
-  #failed = 0
-  #first: unknown
+async function settleEach(context: StoreContext, nos: readonly number[], each: EachBatch): Promise<void> {
+  if (nos.length === 0) return
+  const asked = [list([...new Set(nos)]), foldFrom]
+  const [row] = await withRetry(() => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked))
+  for (const no of parseList(row?.[1] as string).map(Number)) await each.do(null, () => admitItems(context, no))
+  for (const batch of await readNos(context.db, parseList(row?.[0] as string).map(Number))) {
+    const { no, record, changes } = batch
+    if (isFinished(batch) || givesUp(batch)) await each.do(record.id, () => decide(context, batch))
+    else if (changes > foldFrom && record.finishedAt === null) await each.do(record.id, () => fold(context.db, no))
+  }
+}
 
-  async do(work: () => Promise<unknown>): Promise<void> {
+/** Does something for each of several batches. If one fails, the others are still done. */
+class EachBatch {
+  readonly #failures: { readonly id: string | null; readonly error: unknown }[] = []
+
+  /** `id`: the batch, if it is one. */
+  async do(id: string | null, work: () => Promise<unknown>): Promise<void> {
     try {
       await work()
     } catch (error) {
-      this.#failed += 1
-      this.#first ??= error
+      this.#failures.push({ id, error })
     }
   }
 
   throwFirst(): void {
-    if (this.#failed > 0) throw this.#first
+    const [first] = this.#failures
+    if (first) throw first.error
+  }
+
+  /** Batches of which the database refused a row. */
+  get refused(): Refused[] {
+    return this.#failures.flatMap(({ id, error }) =>
+      isDataError(error)
+        ? [refusedValues(id === null ? 'a batch' : `the next step of batch ${id}`, error, { batch: id })]
+        : [],
+    )
+  }
+
+  /** Throws the first error of another kind. */
+  throwOther(): void {
+    for (const { error } of this.#failures) if (!isDataError(error)) throw error
   }
 }
 
@@ -150,25 +170,31 @@ interface BatchSweep {
 export async function sweepBatches(context: StoreContext, { max, pruneMax, from }: BatchSweep): Promise<SweptBatches> {
   const each = new EachBatch()
   const chores = await context.db.query(
-    `select no from holdfast.batch
+    `select no, id from holdfast.batch
       where (finished_at is null or retry_until is not null or is_deleted)
         and (is_cancelled or is_deleted or retry_until is not null) order by no limit $1`,
     [max],
   )
-  for (const [no] of chores) await each.do(() => doChores(context, Number(no)))
+  for (const [no, id] of chores) await each.do(id as string, () => doChores(context, Number(no)))
   const next = from === null ? null : await settleOpenBatches(context, from, each)
   const over = await context.db.query(
-    `select no from holdfast.batch
+    `select no, id from holdfast.batch
       where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
       order by finished_at limit $2`,
     [context.db.now, pruneMax],
   )
   let pruned = 0
-  for (const [no] of over)
-    await each.do(async () => {
+  for (const [no, id] of over)
+    await each.do(id as string, async () => {
       if (await removeBatch(context, Number(no))) pruned += 1
     })
-  return { pruned, more: pruned > 0 && over.length >= pruneMax, next, throwFailure: () => each.throwFirst() }
+  return {
+    pruned,
+    more: pruned > 0 && over.length >= pruneMax,
+    next,
+    refused: each.refused,
+    throwFailure: () => each.throwOther(),
+  }
 }
 
 interface SweptBatches {
@@ -176,15 +202,18 @@ interface SweptBatches {
   readonly more: boolean
   /** The number after which to go on; null: all were checked. */
   readonly next: number | null
-  /** Throws the first error of a batch, if there was one. To be called when everything else was done. */
+  /** Batches of which the database refused a row, for example of the completion. */
+  readonly refused: readonly Refused[]
+  /** Throws the first other error of a batch, if there was one. To be called when everything else was done. */
   throwFailure(): void
 }
 
 async function settleOpenBatches(context: StoreContext, from: number, each: EachBatch): Promise<number | null> {
   const text = `select no from holdfast.batch where finished_at is null and no > $1 order by no limit ${looksMax}`
   const nos = (await context.db.query(text, [from])).map(([no]) => Number(no))
-  await each.do(() => settleBatches(context, nos))
+  await each.do(null, () => settleEach(context, nos, each))
   const paused = `select no from holdfast.batch where no = any ($1::int[]) and paused_at is not null and not is_cancelled`
-  for (const [no] of await context.db.query(paused, [list(nos)])) await each.do(() => returnSlots(context, Number(no)))
+  for (const [no] of await context.db.query(paused, [list(nos)]))
+    await each.do(null, () => returnSlots(context, Number(no)))
   return nos.length < looksMax ? null : (nos.at(-1) ?? null)
 }

@@ -182,6 +182,11 @@ export function isDiskFull(error: unknown): boolean {
   return codeOf(error) === '53100'
 }
 
+/** The server answers, and refuses the call, whatever the reason. */
+export function isServerRefusal(error: unknown): error is HoldfastError {
+  return isHoldfastError(error, 'STORE_UNAVAILABLE') && isFromServer(error.cause) && !isBroken(error.cause)
+}
+
 /** A prepared statement does not exist, exists already, or its result has changed its type. */
 export function isUnprepared(error: unknown): boolean {
   const isStale = codeOf(error) === '0A000' && /cached plan/.test((error as Error).message)
@@ -212,7 +217,8 @@ function isRefusedUnrun(error: unknown): boolean {
 
 /**
  * A deadlock, a serialization failure, a lock timeout, or a statement that was cancelled: nothing was committed. Also a
- * finished job that was being inserted into `ended_rest` while its own partition was made.
+ * finished job that was being inserted into `ended_rest` while its own partition was made. That error names no constraint. A
+ * check constraint of an operator has a name, and would refuse the row again.
  */
 export function isCollision(error: unknown): boolean {
   const code = codeOf(error)

@@ -3,7 +3,9 @@
 import { span } from '../../../runtime/duration.ts'
 import { counted, fine, warning, wrong } from '../../findings.ts'
 import type { Finding } from '../../store.ts'
-import { keepPartitions } from '../schema/partitions.ts'
+import type { Database } from '../connection/database.ts'
+import { isServerRefusal } from '../connection/failures.ts'
+import { dropPartitions, makePartitions } from '../schema/partitions.ts'
 import type { Examination } from './examine.ts'
 
 export async function autovacuum({ db }: Examination): Promise<Finding[]> {
@@ -104,12 +106,12 @@ const upkeepMs = 120_000
 /** A store with a clock of its own has no partitions. */
 export async function partitions({ db, request }: Examination): Promise<Finding[]> {
   if (db.now !== null) return []
-  if (request.fix) await keepPartitions(db)
+  const refused = request.fix ? await refusedDdl(db) : null
   const [missing] = await db.query(countMissing, [])
   const [over] = await db.query(countOver, [Math.max(request.patienceMs, request.fix ? 0 : upkeepMs)])
   const [rest] = await db.query(countRest, [request.patienceMs])
   const findings = [
-    ...missingPartitions(Number(missing?.[0])),
+    ...missingPartitions(Number(missing?.[0]), refused),
     ...overduePartitions(Number(over?.[0]), Number(over?.[1])),
     ...jobsInNone(Number(rest?.[0])),
   ]
@@ -117,10 +119,29 @@ export async function partitions({ db, request }: Examination): Promise<Finding[
   return isFine ? [fine('partitions', 'Finished jobs are in partitions that are made and dropped in time.')] : findings
 }
 
-function missingPartitions(missing: number): Finding[] {
+/** Makes and drops partitions. Null, or why the server refuses some of them. */
+async function refusedDdl(db: Database): Promise<string | null> {
+  let why: string | null = null
+  for (const keep of [() => makePartitions(db), () => dropPartitions(db, () => {})]) {
+    try {
+      await keep()
+    } catch (error) {
+      if (!isServerRefusal(error)) throw error
+      why ??= (error.cause as Error).message
+    }
+  }
+  return why
+}
+
+function missingPartitions(missing: number, refused: string | null): Finding[] {
   if (missing === 0) return []
-  const fix = 'holdfast sweep makes them. If that does not help, the role that sweeps lacks its grants.'
-  const sentence = `${counted(missing, 'partition')} that finished jobs need by now ${missing === 1 ? 'is' : 'are'} missing: no process sweeps.`
+  const fix =
+    'holdfast sweep makes them. If that does not help, the server refuses it, and the event upkeep.failed says why: an event trigger forbids DDL, or the role that sweeps lacks its grants.'
+  const why =
+    refused === null
+      ? 'no process sweeps, or the server refuses to make them'
+      : `the server refuses to make them: ${refused}`
+  const sentence = `${counted(missing, 'partition')} that finished jobs need by now ${missing === 1 ? 'is' : 'are'} missing: ${why}.`
   return [warning('partitions-missing', sentence, fix, { missing })]
 }
 

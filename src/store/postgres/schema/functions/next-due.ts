@@ -11,8 +11,9 @@
 
 export const nextDue = `
 -- When something is to be swept next, if that is before p_until: what is far off need not be known yet. Leases whose jobs were
--- all settled or renewed are removed on the way.
-create function holdfast.next_due(p_from bigint default 0, p_until bigint default 9223372036854775807) returns bigint language plpgsql
+-- all settled or renewed are removed on the way. Jobs in p_but are left out: a sweep was refused, and tries again later.
+create function holdfast.next_due(p_from bigint default 0, p_until bigint default 9223372036854775807,
+  p_but uuid[] default '{}') returns bigint language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -35,9 +36,9 @@ begin
   end loop;
   return least(v_lease.expires_at,
                (select run_at from holdfast.job
-                 where ready_xid is null and not is_held and run_at >= p_from and run_at <= p_until
+                 where ready_xid is null and not is_held and run_at >= p_from and run_at <= p_until and id <> all (p_but)
                  order by run_at limit 1),
                (select until from holdfast.limit_start where until >= p_from and until <= p_until order by until limit 1),
-               (select start_before from holdfast.overdue order by start_before limit 1));
+               (select start_before from holdfast.overdue where id <> all (p_but) order by start_before limit 1));
 end $holdfast$;
 `

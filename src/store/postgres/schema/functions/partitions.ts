@@ -1,15 +1,17 @@
 // PARTITIONS. Finished jobs are in partitions by the time their retention is over, and are dropped with the partition.
 //
 // FAILURES. A partition that cannot be made or dropped now is left for later: another transaction has locked it, changes the same
-// rows of the catalog (internal_error), or an object of the application depends on it. A table that has the name of a partition
+// rows of the catalog (internal_error), or an object of the application depends on it. If the server refuses the DDL (an event
+// trigger, a right that was taken away), the other partitions are made or dropped first. The call that finds no other to make or
+// drop fails with that error, and the sweep reports it. A table that has the name of a partition
 // and is none was detached by an administrator. It is never dropped; jobs of its time go to ended_rest.
 //
 // LOCKS. Making a partition takes a lock on the default partition; dropping one takes a lock on all of them. Both wait for a
 // lock for a moment only, and are tried again later: so no settlement waits behind a long report.
 
 /** Partitions that are made in one transaction. */
-export const partitionsMax = 16
-/** Partitions that may fail to be dropped in one call, each after waiting for its lock. */
+const partitionsMax = 16
+/** Partitions that may fail to be made or dropped in one call, each after waiting for its lock. */
 const failuresMax = 5
 
 export const partitions = `
@@ -19,12 +21,15 @@ create function holdfast.quoted_schema() returns text language sql stable as $ho
 $holdfast$;
 
 -- Makes some of the partitions that will be needed, some widths ahead; answers how many. If it has made as many as it makes at
--- most (${partitionsMax}), there may be more to make.
+-- most (${partitionsMax}), there may be more to make. If it has made some, another may have been refused.
 create function holdfast.make_partitions(p_now bigint) returns int language plpgsql as $holdfast$
 declare
   v_schema text := holdfast.quoted_schema();
   v_need record;
   v_made int := 0;
+  v_refused int := 0;
+  v_code text;
+  v_why text;
 begin
   if not pg_try_advisory_xact_lock(SWEEP_LOCKS, 2) then
     return 0;
@@ -41,12 +46,12 @@ begin
     select 5, null, 0
      order by 1, 3
   loop
-    exit when v_made = ${partitionsMax};
+    exit when v_made = ${partitionsMax} or v_refused = ${failuresMax};
     continue when exists (
       select from pg_inherits i join pg_class c on c.oid = i.inhrelid
        where i.inhparent = 'holdfast.ended'::regclass and c.relname = format('ended_%s_%s', v_need.class, v_need.bucket));
     begin
-      execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults)
+      execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults including constraints)
         with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
       execute format('alter table %s.ended_%s_%s replica identity full', v_schema, v_need.class, v_need.bucket);
       -- An insert has chosen its partition once it has locked the table. One that chose ended_rest would then be refused, with
@@ -56,10 +61,17 @@ begin
         v_schema, v_need.class, v_need.bucket, coalesce((v_need.bucket * v_need.width)::text, 'minvalue'),
         coalesce(((v_need.bucket + 1) * v_need.width)::text, 'maxvalue'));
       v_made := v_made + 1;
-    exception when lock_not_available or check_violation or insufficient_privilege or duplicate_table or internal_error then
-      null; -- jobs of this partition go to ended_rest meanwhile
+    exception
+      when lock_not_available or check_violation or duplicate_table or internal_error then
+        null; -- jobs of this partition go to ended_rest meanwhile
+      when others then
+        get stacked diagnostics v_code = returned_sqlstate, v_why = message_text;
+        v_refused := v_refused + 1;
     end;
   end loop;
+  if v_made = 0 and v_refused > 0 then
+    raise exception using errcode = v_code, message = v_why;
+  end if;
   return v_made;
 end $holdfast$;
 
@@ -77,6 +89,8 @@ declare
   v_labelled jsonb;
   v_waits boolean := false; -- for the label rows of its jobs to be removed
   v_failed int := 0;
+  v_code text;
+  v_why text;
 begin
   perform set_config('lock_timeout', '50ms', true);
   for v_old in
@@ -89,7 +103,7 @@ begin
   loop
     begin
       execute format('lock table %s.%I in exclusive mode', v_schema, v_old.relname); -- it can still be read while it is counted
-      execute format('select case when count(e.labels) > 0 then jsonb_build_array(count(e.labels), sum(e.seq) filter (where e.labels is not null)) end
+      execute format('select case when count(e.labels) > 0 then jsonb_build_array(count(e.labels), (sum(e.seq) filter (where e.labels is not null))::text) end
                         from %s.%I e', v_schema, v_old.relname) into v_labelled;
       if v_labelled is distinct from p_forgotten -> v_old.relname then
         v_waits := true;
@@ -115,12 +129,19 @@ begin
       $count$, v_schema, v_old.relname) into v_jobs;
       execute format('drop table %s.%I', v_schema, v_old.relname);
       return v_jobs;
-    exception when lock_not_available or insufficient_privilege or undefined_table or dependent_objects_still_exist or internal_error then
-      exit when v_waits;
-      v_failed := v_failed + 1; -- it is left for later, and keeps no other partition from being dropped
-      exit when v_failed = ${failuresMax};
+    exception -- it is left for later, and keeps no other partition from being dropped
+      when lock_not_available or undefined_table or dependent_objects_still_exist or internal_error then
+        exit when v_waits;
+        v_failed := v_failed + 1;
+      when others then
+        get stacked diagnostics v_code = returned_sqlstate, v_why = message_text;
+        v_failed := v_failed + 1;
     end;
+    exit when v_failed = ${failuresMax};
   end loop;
+  if v_code is not null then
+    raise exception using errcode = v_code, message = v_why;
+  end if;
   return null;
 end $holdfast$;
 `

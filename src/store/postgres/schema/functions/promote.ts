@@ -1,7 +1,8 @@
 export const promote = `
 -- Scheduled jobs whose time has come become ready, or held if they have a limit key. Answers how many of each queue, and which
--- limit keys need an admission.
-create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0)
+-- limit keys need an admission. Not those in p_but, whose promotion was refused; if p_only is given, only those.
+create function holdfast.promote(p_max int, p_now bigint, p_from bigint default 0, p_but uuid[] default '{}',
+  p_only uuid[] default null)
 returns table (name text, jobs bigint, ready bigint, limit_keys text[])
 language plpgsql set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -11,6 +12,7 @@ begin
     with due as materialized (
       select j.ctid as spot from holdfast.job j
        where j.ready_xid is null and not j.is_held and j.run_at >= p_from and j.run_at <= p_now
+         and j.id <> all (p_but) and (p_only is null or j.id = any (p_only))
        order by j.run_at, j.seq
        limit p_max
          for update skip locked

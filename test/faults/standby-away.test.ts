@@ -98,6 +98,41 @@ test('a client without workers emits store.down for an enqueue that waits for a 
   assert.equal((await holdfast.stats('mail')).ready, 2)
 })
 
+test('a login that a role is set for at its start finds its own commits that wait for a standby', async () => {
+  await query(server.url(), 'create role team')
+  await query(server.url(), 'create role app login in role team')
+  await query(server.url(), 'alter role app set role = team')
+  await query(server.url(), 'create database set_role owner team')
+  const login = new URL(server.url('set_role'))
+  login.username = 'app'
+  await using holdfast = await open(postgres({ url: login.href, answerTimeout: '1s', listen: false }), {
+    logger: false,
+  })
+  await holdfast.queue('mail').enqueue(0)
+  await requireStandby(server, 'nobody_here')
+  try {
+    await untilCommitsWait(server)
+    let isAnswered = false
+    const downs = listening(holdfast, 'store.down')
+    const enqueued = holdfast.queue('mail').enqueue(1)
+    const ended = enqueued.finally(() => {
+      isAnswered = true
+    })
+    const pid = await waitingPid(server.url(), new Set(), () => isAnswered)
+    const latest = Date.now() + 15_000
+    while (holdfast.stalled === null) {
+      assert.ok(Date.now() < latest, 'the wait is noticed within 15 s')
+      assert.equal(await waitingPid(server.url(), new Set(), () => isAnswered), pid, 'its connection is not cut')
+      await sleep(50)
+    }
+    assert.match(downs[0]?.error.message ?? '', /synchronous standby/)
+    await requireStandby(server, '')
+    assert.equal((await ended).status, 'created')
+  } finally {
+    await requireStandby(server, '')
+  }
+})
+
 for (const how of ['cancel', 'terminate'] as const) {
   test(`a settlement whose wait for a standby is ended by pg_${how}_backend is settled once`, async () => {
     await using world = await setup(`ended_by_${how}`)

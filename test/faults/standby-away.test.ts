@@ -1,5 +1,7 @@
 // A synchronous standby is away: the server keeps commits waiting, and answers everything else.
 import assert from 'node:assert/strict'
+import { rm } from 'node:fs/promises'
+import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
@@ -11,6 +13,7 @@ import { open } from '../../src/open.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { heard } from '../conformance/expect.ts'
 import { type Server, startServer, startStandby } from '../support/postgres-server.ts'
+import { switchingProxy } from '../support/switching-proxy.ts'
 import { query, Scene } from './scene.ts'
 
 let server: Server
@@ -95,6 +98,41 @@ test('a client without workers emits store.down for an enqueue that waits for a 
   assert.equal((await holdfast.stats('mail')).ready, 2)
 })
 
+test('a login that a role is set for at its start finds its own commits that wait for a standby', async () => {
+  await query(server.url(), 'create role team')
+  await query(server.url(), 'create role app login in role team')
+  await query(server.url(), 'alter role app set role = team')
+  await query(server.url(), 'create database set_role owner team')
+  const login = new URL(server.url('set_role'))
+  login.username = 'app'
+  await using holdfast = await open(postgres({ url: login.href, answerTimeout: '1s', listen: false }), {
+    logger: false,
+  })
+  await holdfast.queue('mail').enqueue(0)
+  await requireStandby(server, 'nobody_here')
+  try {
+    await untilCommitsWait(server)
+    let isAnswered = false
+    const downs = listening(holdfast, 'store.down')
+    const enqueued = holdfast.queue('mail').enqueue(1)
+    const ended = enqueued.finally(() => {
+      isAnswered = true
+    })
+    const pid = await waitingPid(server.url(), new Set(), () => isAnswered)
+    const latest = Date.now() + 15_000
+    while (holdfast.stalled === null) {
+      assert.ok(Date.now() < latest, 'the wait is noticed within 15 s')
+      assert.equal(await waitingPid(server.url(), new Set(), () => isAnswered), pid, 'its connection is not cut')
+      await sleep(50)
+    }
+    assert.match(downs[0]?.error.message ?? '', /synchronous standby/)
+    await requireStandby(server, '')
+    assert.equal((await ended).status, 'created')
+  } finally {
+    await requireStandby(server, '')
+  }
+})
+
 for (const how of ['cancel', 'terminate'] as const) {
   test(`a settlement whose wait for a standby is ended by pg_${how}_backend is settled once`, async () => {
     await using world = await setup(`ended_by_${how}`)
@@ -112,6 +150,103 @@ for (const how of ['cancel', 'terminate'] as const) {
     assert.equal((await holdfast.job(id))?.state, 'done')
     assert.deepEqual(await query(url, 'select count(*)::int as n from effect'), [{ n: 1 }])
   })
+}
+
+for (const [verb, { prepare, stored }] of Object.entries<EndedVerb>({
+  enqueue: {
+    prepare: async ({ holdfast }) => {
+      await holdfast.queue('mail').enqueue(0)
+      return () => holdfast.queue('mail').enqueue(1)
+    },
+    stored: 'select count(*)::int as n from holdfast.job where payload = $$1$$',
+  },
+  'enqueue with a dedup key': {
+    prepare: async ({ holdfast }) => {
+      await holdfast.queue('mail').enqueue(0)
+      return () => holdfast.queue('mail').enqueue(1, { dedup: { key: 'k' } })
+    },
+    stored: 'select count(*)::int as n from holdfast.job where payload = $$1$$',
+  },
+  'key-value write': {
+    prepare:
+      async ({ holdfast }) =>
+      () =>
+        holdfast.kv.put('k', 1),
+    stored: `select version::int as n from holdfast.kv where key = 'k'`,
+  },
+  settlement: {
+    prepare: async ({ holdfast }) => {
+      await holdfast.queue('mail').enqueue(1)
+      const [lease] = await holdfast.claim(['mail'], { lease: '1m' })
+      return () => lease?.done('ok')
+    },
+    stored: 'select count(*)::int as n from holdfast.ended',
+  },
+  'settlement with an effect that sets something, alone in its transaction': {
+    prepare: async ({ holdfast, url }) => {
+      await query(url, 'create table effect (n int)')
+      await holdfast.queue('mail').enqueue(1)
+      const [lease] = await holdfast.claim(['mail'], { lease: '1m' })
+      const sql = [{ text: `select set_config('work_mem', '5MB', true)` }, { text: 'insert into effect values (1)' }]
+      return () => lease?.done('ok', { sql })
+    },
+    stored: 'select count(*)::int as n from effect',
+  },
+}))
+  test(`an answer to a call whose session ended while it waited for a standby waits for the standby too: ${verb}`, async () => {
+    await using world = await setup(`ended_${verb.replaceAll(/\W+/g, '_').slice(0, 30)}`)
+    const { url } = world
+    const call = await prepare(world)
+    await world.standbyAway()
+    let isAnswered = false
+    const answered = Promise.resolve(call()).finally(() => {
+      isAnswered = true
+    })
+    answered.catch(() => undefined)
+    const pids = new Set<number>()
+    for (let ends = 0; ends < 2; ends++) {
+      const pid = await waitingPid(url, pids, () => isAnswered)
+      pids.add(pid)
+      await query(url, `select pg_terminate_backend(${pid})`)
+    }
+    await waitingPid(url, pids, () => isAnswered)
+    assert.equal(isAnswered, false)
+    await world.standbyBack()
+    await answered
+    assert.deepEqual(await query(url, stored), [{ n: 1 }])
+  })
+
+test('an enqueue that the old primary had committed alone, when a standby without it takes over, is stored there before it is answered', async () => {
+  await using primary = await startServer({ settings: { wal_keep_size: '64MB' } })
+  await using standby = await startStandby(primary)
+  await using proxy = await switchingProxy(primary.url())
+  await using holdfast = await open(postgres({ url: proxy.url, listen: false }), { logger: false })
+  const mail = holdfast.queue('mail')
+  await mail.enqueue('before')
+  await requireStandby(primary, 'standby')
+  await mail.enqueue('with the standby')
+  await standby.stop('fast')
+  let isAnswered = false
+  const enqueued = mail.enqueue('without the standby').finally(() => {
+    isAnswered = true
+  })
+  const first = await waitingPid(primary.url())
+  await query(primary.url(), `select pg_terminate_backend(${first})`)
+  await waitingPid(primary.url(), new Set([first]), () => isAnswered)
+  await rm(join(standby.dataDirectory, 'standby.signal')) // so that it starts as a primary, and does not catch up
+  await standby.start()
+  proxy.switchTo(standby.url())
+  const { id } = await enqueued
+  assert.deepEqual(await query(standby.url(), `select payload from holdfast.job where id = '${id}'`), [
+    { payload: '"without the standby"' },
+  ])
+})
+
+interface EndedVerb {
+  /** Answers the call to make. */
+  prepare(world: { readonly holdfast: Holdfast; readonly url: string }): Promise<() => Promise<unknown> | undefined>
+  /** Counts how often it was carried out. */
+  readonly stored: string
 }
 
 test('the doctor of another process names the commits that wait, and repairs nothing while they do', async () => {
@@ -187,6 +322,21 @@ async function setup(name: string, connections = 10) {
     await untilCommitsWait(server)
   }
   return { holdfast, url, untilWaiting, standbyAway, standbyBack, [Symbol.asyncDispose]: dispose }
+}
+
+/** Waits until another session than these waits for a standby. Fails if the call is answered instead. */
+async function waitingPid(
+  url: string,
+  known: ReadonlySet<number> = new Set(),
+  isAnswered = () => false,
+): Promise<number> {
+  for (;;) {
+    const rows = await query(url, `select pid from pg_stat_activity where wait_event = 'SyncRep'`)
+    const pid = rows.map((row) => row['pid'] as number).find((each) => !known.has(each))
+    if (pid !== undefined) return pid
+    assert.ok(!isAnswered(), 'the call waits')
+    await sleep(20)
+  }
 }
 
 /** Another process of the server makes the setting count, a moment later. So this commits until one waits, and ends that one. */

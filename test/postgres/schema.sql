@@ -515,7 +515,7 @@ function adopt_jobs(p_queue text, p_ids uuid[]) returns bigint plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function answer_of(p_flush uuid) returns text plpgsql stable security definer
+function answer_of(p_flush uuid) returns text plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function are_label_rules(p_rules jsonb) returns boolean plpgsql immutable;
 function are_labels(p_labels jsonb) returns boolean plpgsql immutable;

@@ -394,7 +394,10 @@ function ownFlushes(requests: readonly SettleRequest[], token: string | undefine
   })
 }
 
-/** Replaces `lost` by the answer that was kept when the request was settled in its own transaction. */
+/**
+ * Replaces `lost` by the answer that was kept when the request was settled in its own transaction, once that answer is proven to be
+ * safe (`schema/functions/flush.ts`).
+ */
 async function withKeptAnswers(
   { db }: StoreContext,
   answers: readonly AnswerOrLater[],
@@ -407,11 +410,16 @@ async function withKeptAnswers(
     [list(lost)],
   )
   const kept = new Map(rows.map(([flush, answer]) => [flush, JSON.parse(answer as string) as unknown]))
+  const keptFlushes: string[] = []
   const keptAnswer = (flush: string | undefined) => {
     const answer = kept.get(flush ?? null)
-    return Array.isArray(answer) && answer[0] !== 'lost' ? (answer[0] as SettleAnswer) : undefined
+    if (flush === undefined || !Array.isArray(answer) || answer[0] === 'lost') return undefined
+    keptFlushes.push(flush)
+    return answer[0] as SettleAnswer
   }
-  return answers.map((answer, i) => keptAnswer(flushes[i]?.own) ?? keptAnswer(flushes[i]?.refused) ?? answer)
+  const found = answers.map((answer, i) => keptAnswer(flushes[i]?.own) ?? keptAnswer(flushes[i]?.refused) ?? answer)
+  await db.proveStored(keptFlushes)
+  return found
 }
 
 /** `later`: the settlement needs a busy lane, or an effect of it is blocked, and it was left out. */

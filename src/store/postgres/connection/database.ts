@@ -2,8 +2,8 @@
 //
 // FLUSH NUMBERS. A call whose connection broke may have been committed or not. So every durable call has a number of its own,
 // its flush, and records it in the transaction. If the call is sent again under the same number, it is carried out now, or it
-// fails with HF004 because it was committed before; then the answer that was kept is read. If the caller gave the number, it
-// may ask again itself after this has given up: numbers are kept for an hour (`schema/functions/prune.ts`), one row for each
+// fails with HF004 because it was committed before; then the answer that was kept is read, by a statement whose commit waits for
+// the same standbys (`schema/functions/flush.ts`). If the caller gave the number, it may ask again itself after this has given up: numbers are kept for an hour (`schema/functions/prune.ts`), one row for each
 // call, however many requests it had. Calls that write nothing durable are made again without a number (`failures.ts`).
 //
 // WITHDRAWN FLUSHES. The second send of a call may fail before it has checked its flush, for example because a queue was
@@ -44,9 +44,11 @@ import { Refusal } from '../../refusals.ts'
 import type { Schema } from '../schema/schema.ts'
 import { type Leaves, Setters } from '../sql-leftovers.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
+import { list } from './columns.ts'
 import { Connections } from './connections.ts'
 import {
   alreadyCommitted,
+  answerUnread,
   behindStalled,
   CommitRefused,
   EffectsSuspected,
@@ -57,6 +59,7 @@ import {
   isForeign,
   isFromServer,
   isLockTimeout,
+  isNotStored,
   isUnprepared,
   LockNotFree,
   markAfterEffects,
@@ -72,6 +75,9 @@ import { ResponseWatchdog } from './response-watchdog.ts'
  * at most this time. Then the server ends its connection, and the process makes the call again when it runs again.
  */
 const idleMaxMs = 2_000
+
+/** How often a call is sent that one server has committed, and the server that took over does not have. */
+const sendsMax = 3
 
 const liftTimeouts = 'set local statement_timeout = 0; set local lock_timeout = 0'
 
@@ -270,11 +276,27 @@ export class Database {
   ): Promise<T> {
     const flush = given ?? randomUUID()
     const ifMayHaveLanded = given === undefined ? (error: unknown) => this.#withdraw(flush, error) : undefined
-    try {
-      return read(await withRetry(() => this.hot(call.text, [flush, ...call.values]), { failFast, ifMayHaveLanded }))
-    } catch (error) {
-      if (!isAlreadyCommitted(error)) throw error
-      return readKept(await this.#answerOf(flush))
+    const once = () => this.hot(call.text, [flush, ...call.values])
+    return this.#orKept(
+      flush,
+      async () => read(await withRetry(once, { failFast, ifMayHaveLanded })),
+      (answer) => readKept(answer),
+    )
+  }
+
+  /** If the call was committed before, its kept answer counts. A server that took over may not have the call: then it is sent again. */
+  async #orKept<T>(flush: string, send: () => Promise<T>, readKept: (answer: string | null) => T): Promise<T> {
+    for (let sends = 1; ; sends++) {
+      try {
+        return await send()
+      } catch (error) {
+        if (!isAlreadyCommitted(error)) throw error
+      }
+      try {
+        return readKept(await this.#answerOf(flush))
+      } catch (error) {
+        if (!isNotStored(error) || sends >= sendsMax) throw answerUnread(error)
+      }
     }
   }
 
@@ -292,15 +314,20 @@ export class Database {
         },
         { durable: true },
       )
-    try {
-      return await withRetry(once, { ifMayHaveLanded })
-    } catch (error) {
-      if (error instanceof EffectsSuspected) await this.#abandon(flush, error)
-      else if (!isAlreadyCommitted(error)) throw error
-      const answer: unknown = JSON.parse((await this.#answerOf(flush)) ?? 'null')
+    const send = async () => {
+      try {
+        return await withRetry(once, { ifMayHaveLanded })
+      } catch (error) {
+        if (!(error instanceof EffectsSuspected)) throw error
+        await this.#abandon(flush, error)
+        throw alreadyCommitted() // or abandoned, which the kept answer says
+      }
+    }
+    return this.#orKept(flush, send, (json) => {
+      const answer: unknown = JSON.parse(json ?? 'null')
       if (isAbandoned(answer)) throw new CommitRefused(answer.abandoned)
       return answer as T
-    }
+    })
   }
 
   /** Several statements whose commit need not wait for the disk, and which may be carried out twice. */
@@ -418,6 +445,16 @@ export class Database {
     if (isAlreadyCommitted(error)) throw error
     const [row] = await this.query('select holdfast.withdraw($1, $2)', [flush, this.now])
     throw row?.[0] === 't' ? alreadyCommitted() : error
+  }
+
+  /** Waits until the standbys that a commit waits for have these calls. They were found to be committed. */
+  async proveStored(flushes: readonly string[]): Promise<void> {
+    if (flushes.length === 0) return
+    try {
+      await this.query('select holdfast.answer_of(f.id) from unnest($1::uuid[]) f(id)', [list(flushes)])
+    } catch (error) {
+      throw answerUnread(error)
+    }
   }
 
   async #answerOf(flush: string): Promise<string | null> {

@@ -143,7 +143,12 @@ export function isAlreadyCommitted(error: unknown): boolean {
   return codeOf(error) === 'HF004'
 }
 
-/** The same error, for a server that has answered so in another way. */
+/** HF012: the server does not have a call that was committed before. It is another server now, one that took over. */
+export function isNotStored(error: unknown): boolean {
+  return codeOf(error) === 'HF012'
+}
+
+/** The same error as HF004, for a server that has answered so in another way. */
 export function alreadyCommitted(): Error {
   return Object.assign(new Error('This call was committed before.'), { code: 'HF004' })
 }
@@ -234,6 +239,11 @@ function isMadePartition(error: unknown): boolean {
 /** The error of one part of a call, after another part was carried out. */
 export function afterAnotherPart(error: unknown): unknown {
   return isHoldfastError(error) && error.code === 'STORE_UNAVAILABLE' ? unavailable(error.cause, true) : error
+}
+
+/** The error of a call that was committed, whose answer could not be read afterwards. */
+export function answerUnread(error: unknown): unknown {
+  return isNotStored(error) ? unavailable(error, true) : afterAnotherPart(error)
 }
 
 export function suspectUnanswered({ cause, mayHaveLanded }: EffectsSuspected): HoldfastError {

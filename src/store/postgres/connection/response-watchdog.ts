@@ -52,10 +52,16 @@ interface Call {
 
 /** An answer may be on its way while the server already counts as idle. */
 const onItsWayMs = 500
+/**
+ * Sessions belong to the role of the login, and the server shows what they do only to that role. The login may start with another
+ * one (`alter role … set role`), so that one is put aside.
+ */
 const sessions = `
+  begin; set local role none;
   select pid, state, wait_event is not distinct from 'SyncRep' as stalled, pg_backend_pid() as own,
          current_setting('synchronous_standby_names') as standbys
-    from pg_stat_activity where usename = current_user`
+    from pg_stat_activity where usename = session_user;
+  commit`
 
 interface SessionRow {
   readonly pid: number
@@ -165,7 +171,8 @@ export class ResponseWatchdog {
     probe.on('error', () => undefined)
     try {
       await probe.connect()
-      const { rows } = await probe.query<SessionRow>(sessions)
+      const answers = (await probe.query(sessions)) as unknown as readonly { readonly rows: readonly SessionRow[] }[]
+      const rows = answers[2]?.rows ?? []
       const knowsPids = rows.some(({ own }) => Number(own) === pidOf(probe))
       return {
         byPid: knowsPids ? new Map(rows.map((row) => [Number(row.pid), doingIn(row)])) : null,

@@ -3,6 +3,12 @@
 //   first send ───▶ inserts the row of its flush, with the answer, in its own transaction
 //   second send ──▶ meets that row (HF004), is undone, and the client reads the answer
 //
+// PROOF. A row that is visible need not be safe. If a synchronous standby is required and away, the commit of the first send waits
+// for it. If its session ends meanwhile, because the server restarts or an operator ends it, the call is committed on this server
+// alone, and every later session sees it. So the answer is not only read: the row is written as it is. That commit waits for the
+// standby as the first one would have, also if it is sent several times. If the standby was promoted meanwhile and does not have
+// the row, there is nothing to write (HF012), and the client sends the call again under the same flush.
+//
 // WITHDRAWING A CALL. The second send may fail before it gets to `record_flush`: a queue was defined anew in between (HF006),
 // or a lane is missing. The client then has to know what became of the first send before it starts over under another flush.
 // The first send has committed, was undone, or is still at work on its old connection, where it may commit at any later time.
@@ -40,10 +46,16 @@ begin
   return exists (select from holdfast.flush f where f.id = p_flush and f.answer is distinct from 'withdrawn');
 end $holdfast$;
 
--- The recorded answer of a call. A producer reads only what was answered to its own role.
-create function holdfast.answer_of(p_flush uuid) returns text language plpgsql stable as $holdfast$
+-- The recorded answer of a call, once this server is known to keep the call (see PROOF). A producer reads only what was answered
+-- to its own role.
+create function holdfast.answer_of(p_flush uuid) returns text language plpgsql as $holdfast$
+declare
+  v_flush holdfast.flush;
 begin
-  return (select f.answer from holdfast.flush f
-           where f.id = p_flush and (f.role = session_user or holdfast.is_trusted()));
+  update holdfast.flush f set at = f.at where f.id = p_flush returning * into v_flush;
+  if not found then
+    raise exception 'this call is not stored' using errcode = 'HF012';
+  end if;
+  return case when v_flush.role = session_user or holdfast.is_trusted() then v_flush.answer end;
 end $holdfast$;
 `

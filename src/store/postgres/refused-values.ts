@@ -10,22 +10,23 @@ import { type HoldfastError, type Refused, refuse } from '../../errors.ts'
 import { isDataError } from './connection/data-error.ts'
 import { afterOthers } from './statement-policy.ts'
 
-/** Sends the requests together. If their values are refused, finds out which. `what` names one request in its refusal. */
+/** Sends the requests together. If their values are refused, finds out which. `what` and `facts` name one in its refusal. */
 export async function orRefuseValues<R, A>(
   requests: readonly R[],
   send: (requests: readonly R[]) => Promise<readonly A[]>,
   what: (request: R) => string,
+  facts: (request: R) => Refused['facts'] = () => ({}),
 ): Promise<(A | Refused)[]> {
   try {
     return [...(await send(requests))]
   } catch (error) {
     if (!isDataError(error)) throw error
     const [first] = requests
-    if (requests.length === 1) return [refusedValues(what(first as R), error)]
+    if (requests.length === 1) return [refusedValues(what(first as R), error, facts(first as R))]
   }
   const middle = requests.length >> 1
-  const answers = await orRefuseValues(requests.slice(0, middle), send, what)
-  answers.push(...(await afterOthers(answers, orRefuseValues(requests.slice(middle), send, what))))
+  const answers = await orRefuseValues(requests.slice(0, middle), send, what, facts)
+  answers.push(...(await afterOthers(answers, orRefuseValues(requests.slice(middle), send, what, facts))))
   return answers
 }
 

@@ -327,6 +327,11 @@ function nameOf({ verb, items: [item] }: Call): Named | null {
     return { what: `the settlement of job ${id}`, facts: { id } }
   }
   if (verb === 'kvWrite') return { what: `the write of key ${(item as KvWrite).key}`, facts: {} }
+  if (verb === 'cancel' || verb === 'alter') {
+    const { id, as = verb } = item as { readonly id: string; readonly as?: string }
+    return { what: `the ${as} of job ${id}`, facts: { id } }
+  }
+  if (verb === 'requeue') return { what: `the requeue of job ${item}`, facts: { id: item as string } }
   if (verb !== 'enqueue') return null
   const { jobs } = item as EnqueueRequest
   const [first] = jobs

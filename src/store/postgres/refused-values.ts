@@ -10,7 +10,7 @@ import { type HoldfastError, type Refused, refuse } from '../../errors.ts'
 import { isDataError } from './connection/data-error.ts'
 import { afterOthers } from './statement-policy.ts'
 
-/** Sends the requests together. If their values are refused, finds out which. `what` names one request in its refusal. */
+/** Sends the requests together. If their values are refused, finds out which. `what` and `facts` name one in its refusal. */
 export async function orRefuseValues<R, A>(
   requests: readonly R[],
   send: (requests: readonly R[]) => Promise<readonly A[]>,

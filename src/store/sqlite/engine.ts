@@ -22,6 +22,7 @@ import type { Clock } from '../../runtime/clock.ts'
 import type { StopFlag } from '../../runtime/stop-flag.ts'
 import type {
   AdvanceRequest,
+  AlterRequest,
   EnqueueRequest,
   FinishedBatch,
   ItemsRequest,
@@ -350,7 +351,8 @@ function nameOf({ verb, items: [item] }: Call): Named | null {
   }
   const id = verb === 'batchChore' ? undefined : idOf(item)
   if (id === undefined) return { what: `a call of ${verb}`, facts: {} }
-  return { what: `the ${ofAJob[verb] ?? 'change'} of job ${id}`, facts: { id } }
+  const change = verb === 'alter' ? (item as AlterRequest).as : (ofAJob[verb] ?? 'change')
+  return { what: `the ${change} of job ${id}`, facts: { id } }
 }
 
 const ofAJob: Partial<Record<VerbName, string>> = {

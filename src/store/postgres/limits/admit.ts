@@ -3,8 +3,8 @@
 import { type HoldfastError, isHoldfastError } from '../../../errors.ts'
 import type { Row } from '../connection/call.ts'
 import { list, texts } from '../connection/columns.ts'
-import type { Database } from '../connection/database.ts'
 import { isDataError } from '../connection/data-error.ts'
+import type { Database } from '../connection/database.ts'
 import { isForeign, withRetry } from '../connection/failures.ts'
 
 /** How many limit keys are locked in one transaction; a list has no more. */

@@ -49,8 +49,8 @@ export interface EnqueueOptions {
   readonly limitKey?: string | number | null
   readonly dedup?: DedupOptions
   /**
-   * An enqueue with the same key and payload answers with the first job; with another payload it is refused. It cannot be combined
-   * with `dedup.replace`.
+   * An enqueue with the same key and payload answers with the first job; with another payload it is refused. It cannot be
+   * combined with `dedup.replace`.
    */
   readonly idempotencyKey?: string
   readonly headers?: Readonly<Record<string, string>>

@@ -16,7 +16,8 @@ export function toSqlEffect(statement: SqlStatement): SqlEffect {
   if (isUncompiled(statement)) throw notOne()
   const { text, values } = isBuilt(statement) ? wordsOf(statement) : written(statement)
   if (typeof text !== 'string' || text.trim() === '' || !Array.isArray(values)) throw notOne()
-  const missing = values.findIndex((value) => value === undefined) // finds holes too
+  // biome-ignore lint/complexity/useIndexOf: indexOf does not find holes
+  const missing = values.findIndex((value) => value === undefined)
   if (missing === -1) return { text, values }
   throw toError(sqlRefused(text, `values[${missing}] is undefined; pass null to write NULL`))
 }

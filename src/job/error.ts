@@ -16,12 +16,17 @@ export function jobError(thrown: unknown): JobError {
  * `Error`. Never throws, whatever the value is.
  */
 export function isError(value: unknown): value is Error {
-  if (typeof value !== 'object' || value === null) return false
   try {
-    if (value instanceof Error || Object.prototype.toString.call(value) === '[object Error]') return true
+    return isShapedAsError(value)
   } catch {
     return false // a proxy that was revoked, or that throws
   }
+}
+
+/** Throws if the value cannot be inspected. */
+function isShapedAsError(value: unknown): value is Error {
+  if (typeof value !== 'object' || value === null) return false
+  if (value instanceof Error || Object.prototype.toString.call(value) === '[object Error]') return true
   return typeof read(value, 'message') === 'string' && typeof read(value, 'stack') === 'string'
 }
 
@@ -147,7 +152,7 @@ function behind(value: unknown): unknown[] {
 
 function describeCause(value: unknown): ErrorCause {
   try {
-    if (!isError(value)) return { message: clip(describe(value), causeTextBytes) }
+    if (!isShapedAsError(value)) return { message: clip(describe(value), causeTextBytes) }
     const name = read(value, 'name')
     const code = read(value, 'code')
     const message = textOf(read(value, 'message')) || (typeof code === 'string' && code) || textOf(name)

@@ -45,10 +45,14 @@ export class HoldfastError extends Error {
   }
 }
 
+/** Recognised by its mark, because it may come from another realm. Any value can be given, also a proxy that throws. */
 export function isHoldfastError(error: unknown, code?: ErrorCode): error is HoldfastError {
-  return (
-    error instanceof Error && Reflect.has(error, mark) && (code === undefined || (error as HoldfastError).code === code)
-  )
+  if (typeof error !== 'object' || error === null) return false
+  try {
+    return Reflect.has(error, mark) && (code === undefined || (error as HoldfastError).code === code)
+  } catch {
+    return false
+  }
 }
 
 /** A store's answer when it refuses one request of a batch: the same facts as the error, but plain data. */

@@ -5,12 +5,29 @@ import type { ErrorCause, JobError } from './record.ts'
 /** Any thrown value as data that fits the history. */
 export function jobError(thrown: unknown): JobError {
   try {
-    return thrown instanceof Error
-      ? describeError(thrown)
-      : { message: clip(describe(thrown), bounds.errorTextBytes / 4) }
+    return isError(thrown) ? describeError(thrown) : { message: clip(describe(thrown), bounds.errorTextBytes / 4) }
   } catch {
-    return { message: 'Something was thrown that cannot be described.' }
+    return { message: indescribable }
   }
+}
+
+/**
+ * Whether it is an error, by its shape: one of another realm, such as a test runner or `vm` makes, is no instance of this realm's
+ * `Error`. Never throws, whatever the value is.
+ */
+export function isError(value: unknown): value is Error {
+  try {
+    return isShapedAsError(value)
+  } catch {
+    return false // a proxy that was revoked, or that throws
+  }
+}
+
+/** Throws if the value cannot be inspected. */
+function isShapedAsError(value: unknown): value is Error {
+  if (typeof value !== 'object' || value === null) return false
+  if (value instanceof Error || Object.prototype.toString.call(value) === '[object Error]') return true
+  return typeof read(value, 'message') === 'string' && typeof read(value, 'stack') === 'string'
 }
 
 /** The message, and in parentheses what caused it, as far as the message does not say it: for sentences and lists. */
@@ -60,15 +77,37 @@ export function overdueError(startBefore: number): JobError {
   return { name: 'Overdue', message: `Not started before ${shown}.` }
 }
 
+/** Each property is read alone, so that a getter which throws loses no other. */
 function describeError(thrown: Error): JobError {
-  const { name, message, stack } = thrown
-  const code = (thrown as { code?: unknown }).code
+  const name = textOf(read(thrown, 'name'))
+  const code = read(thrown, 'code')
+  const stack = read(thrown, 'stack')
   return {
-    message: clip(String(message) || name, bounds.errorTextBytes / 4),
-    name: clip(String(name), 200),
+    message: clip(textOf(read(thrown, 'message')) || name || indescribable, bounds.errorTextBytes / 4),
+    ...(name !== undefined && { name: clip(name, 200) }),
     ...(typeof code === 'string' && { code: clip(code, 200) }),
     ...(typeof stack === 'string' && { stack: clip(stack, bounds.errorTextBytes / 2) }),
     ...causesOf(thrown),
+  }
+}
+
+const indescribable = 'Something was thrown that cannot be described.'
+
+/** Undefined if its getter throws. */
+function read(value: object, property: string): unknown {
+  try {
+    return (value as Readonly<Record<string, unknown>>)[property]
+  } catch {
+    return undefined
+  }
+}
+
+/** Undefined if there is none, or if it cannot be made a text. */
+function textOf(value: unknown): string | undefined {
+  try {
+    return value === undefined ? undefined : String(value)
+  } catch {
+    return undefined
   }
 }
 
@@ -100,34 +139,34 @@ function causesOf(thrown: Error): { readonly causes?: readonly ErrorCause[] } {
 
 /** Its cause, and the first of its members. */
 function behind(value: unknown): unknown[] {
-  const found: unknown[] = []
-  if (typeof value !== 'object' || value === null) return found
+  if (typeof value !== 'object' || value === null) return []
+  const found: unknown[] = [read(value, 'cause')]
   try {
-    found.push((value as { cause?: unknown }).cause)
-  } catch {} // a getter of the application
-  try {
-    const { errors } = value as { errors?: unknown }
-    if (value instanceof Error && Array.isArray(errors)) {
+    const errors = read(value, 'errors')
+    if (isError(value) && Array.isArray(errors)) {
       for (let i = 0; i < Math.min(errors.length, bounds.errorCausesMax); i++) found.push(errors[i])
     }
-  } catch {}
+  } catch {} // a proxy of the application
   return found
 }
 
 function describeCause(value: unknown): ErrorCause {
   try {
-    if (!(value instanceof Error)) return { message: clip(describe(value), causeTextBytes) }
-    const { name, message } = value
-    const { code } = value as { code?: unknown }
+    if (!isShapedAsError(value)) return { message: clip(describe(value), causeTextBytes) }
+    const name = read(value, 'name')
+    const code = read(value, 'code')
+    const message = textOf(read(value, 'message')) || (typeof code === 'string' && code) || textOf(name)
     return {
-      message: clip(String(message) || (typeof code === 'string' && code) || String(name), causeTextBytes),
+      message: clip(message || indescribableCause, causeTextBytes),
       ...(typeof name === 'string' && { name: clip(name, 200) }),
       ...(typeof code === 'string' && { code: clip(code, 200) }),
     }
   } catch {
-    return { message: 'A cause that cannot be described.' }
+    return { message: indescribableCause }
   }
 }
+
+const indescribableCause = 'A cause that cannot be described.'
 
 function describe(thrown: unknown): string {
   if (typeof thrown === 'string') return thrown

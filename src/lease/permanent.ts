@@ -1,3 +1,4 @@
+import { isError } from '../job/error.ts'
 import type { EffectSet } from '../job/record.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
 
@@ -36,7 +37,7 @@ export function preparedEffects(error: Permanent): EffectSet | null {
 /** Any value can be thrown, also a proxy that throws when it is inspected. */
 export function isPermanent(error: unknown): error is Permanent {
   try {
-    return error instanceof Error && Reflect.has(error, mark)
+    return isError(error) && Reflect.has(error, mark)
   } catch {
     return false
   }

@@ -1,3 +1,4 @@
+import { isError } from '../job/error.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 
 interface RetryLaterOptions extends ErrorOptions {
@@ -23,7 +24,7 @@ export class RetryLater extends Error {
 /** Null: the queue's backoff decides. A subclass may have set the delay to anything; what no store could write is ignored. */
 export function delayAskedBy(error: unknown): number | null {
   try {
-    const asked = error instanceof Error && Reflect.has(error, mark) ? (error as RetryLater).delayMs : null
+    const asked = isError(error) && Reflect.has(error, mark) ? (error as RetryLater).delayMs : null
     return asked === null ? null : toMs(Math.round(asked), 'delay')
   } catch {
     return null // any value can be thrown, also a proxy that throws when it is inspected

@@ -4,7 +4,7 @@
 import type { HoldfastError } from '../errors.ts'
 import { backoffMs } from '../job/backoff.ts'
 import { encodeJson, resultRule } from '../job/codec.ts'
-import { jobError } from '../job/error.ts'
+import { isError, jobError } from '../job/error.ts'
 import { encodeOffered, inboxKey } from '../job/inbox.ts'
 import type { Costs, EffectSet } from '../job/record.ts'
 import { type FailedEnding, plainlyDone, type Settlement } from '../job/transition.ts'
@@ -166,12 +166,12 @@ function endingOf(error: unknown): FailedEnding {
 
 /** Recognised by its name, because it may come from another thread. */
 function isGateClosed(error: unknown): error is Error & { readonly reason: string } {
-  return error instanceof Error && error.name === 'GateClosed' && 'reason' in error && typeof error.reason === 'string'
+  return isError(error) && error.name === 'GateClosed' && 'reason' in error && typeof error.reason === 'string'
 }
 
 function isAbortError(error: unknown): boolean {
   try {
-    return error instanceof Error && error.name === 'AbortError'
+    return isError(error) && error.name === 'AbortError'
   } catch {
     return false
   }

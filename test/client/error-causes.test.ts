@@ -1,6 +1,7 @@
 // The causes of an error, as a job keeps them: bounded, whatever was thrown.
 import assert from 'node:assert/strict'
 import test from 'node:test'
+import { runInNewContext } from 'node:vm'
 import { bounds } from '../../src/job/bounds.ts'
 import { byteLength } from '../../src/job/codec.ts'
 import { causeChain, jobError, messageWithCauses } from '../../src/job/error.ts'
@@ -71,7 +72,7 @@ test('a getter or proxy that throws loses only its own part', () => {
   const several = new AggregateError([unreadable, proxy, new Error('last')], 'several')
   assert.deepEqual(
     jobError(several).causes?.map(({ message }) => message),
-    ['A cause that cannot be described.', 'A cause that cannot be described.', 'last'],
+    ['Error', 'A cause that cannot be described.', 'last'],
   )
   const revoked = Proxy.revocable([], {})
   revoked.revoke()
@@ -114,4 +115,63 @@ test('a thrown object with a cycle, a big integer or a getter that throws is kep
     deep = next
   }
   assert.ok(byteLength(jobError(wide).message) <= bounds.errorTextBytes / 4)
+})
+
+test('an error of another realm is described as one of this realm, and so are its causes and members', () => {
+  const thrown = runInNewContext(`
+    const inner = Object.assign(new RangeError('inner'), { code: 'E_INNER' })
+    const members = new AggregateError([new TypeError('member')], 'all', { cause: inner })
+    Object.assign(new TypeError('outer', { cause: members }), { code: 'E_OUTER' })`)
+  assert.ok(!(thrown instanceof Error))
+  const { stack, ...described } = jobError(thrown)
+  assert.match(stack ?? '', /^TypeError: outer\n/)
+  assert.deepEqual(described, {
+    message: 'outer',
+    name: 'TypeError',
+    code: 'E_OUTER',
+    causes: [
+      { message: 'all', name: 'AggregateError' },
+      { message: 'inner', name: 'RangeError', code: 'E_INNER' },
+      { message: 'member', name: 'TypeError' },
+    ],
+  })
+})
+
+test('an object with a message and a stack is an error; one with a message only is data', () => {
+  assert.equal(jobError({ message: 'said', stack: 'at here', name: 'Odd' }).message, 'said')
+  assert.equal(jobError({ message: 'said' }).message, '{"message":"said"}')
+})
+
+for (const property of ['name', 'message', 'stack', 'code', 'cause', 'errors']) {
+  for (const isCause of [false, true]) {
+    test(`a getter of ${property} that throws loses nothing else of ${isCause ? 'a cause' : 'an error'}`, () => {
+      const whole = Object.assign(new TypeError('said', { cause: 'why' }), { code: 'E_CODE', errors: ['one'] })
+      assert.ok(whole.stack) // the engine makes it of the name and the message when it is first read
+      const broken = Object.defineProperty(whole, property, {
+        get() {
+          throw new Error('no')
+        },
+      })
+      const described = isCause ? jobError(new Error('outer', { cause: broken })).causes?.[0] : jobError(broken)
+      const { message, name, code } = described ?? {}
+      const instead = isCause ? 'E_CODE' : 'TypeError'
+      assert.deepEqual(
+        [message, name, code],
+        [
+          property === 'message' ? instead : 'said',
+          property === 'name' ? undefined : 'TypeError',
+          property === 'code' ? undefined : 'E_CODE',
+        ],
+      )
+      const causes = jobError(broken).causes?.map((cause) => cause.message)
+      assert.deepEqual(causes, property === 'cause' ? ['one'] : property === 'errors' ? ['why'] : ['why', 'one'])
+      assert.equal(typeof jobError(broken).stack, property === 'stack' ? 'undefined' : 'string')
+    })
+  }
+}
+
+test('a name that cannot be made a text loses nothing else', () => {
+  const named = Object.assign(new Error('said'), { name: Object.create(null) })
+  const { message, name } = jobError(named)
+  assert.deepEqual([message, name], ['said', undefined])
 })

@@ -42,6 +42,7 @@ import { limitLoadTests } from './limit-load.ts'
 import { limitTests } from './limits.ts'
 import { loweredLimitTests } from './lowered-limits.ts'
 import { onDeadTests } from './on-dead.ts'
+import { otherRealmTests } from './other-realm.ts'
 import { pageBytesTests } from './page-bytes.ts'
 import { pauseTests } from './pause.ts'
 import { progressTests } from './progress.ts'
@@ -98,7 +99,7 @@ export const topics: readonly Topic[] = [
   ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
   ...[closeWaitingTests, dataErrorTests],
   ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
-  ...[definitionTests, labelTests, schemaAnswerTests],
+  ...[definitionTests, labelTests, schemaAnswerTests, otherRealmTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,

@@ -5,7 +5,7 @@
 //
 // - Each of them carries its length. If its time is later than its whole length from now, it becomes that. So it lasts for at most
 //   its length once more, however far the clock was set back. An entry from before the clock was ahead is not changed.
-// - An ended job carries the time of its end. If that is later than now, it becomes now, and the retention begins there.
+// - An ended job or batch carries the time of its end. If that is later than now, it becomes now, and the retention begins there.
 // - A job with a time of its own (`runAt`) keeps it.
 // - The time of the last sweep is stored once a minute, so that idle sweeps write nothing. A smaller step back may pass unseen,
 //   and delays an entry by no more than that.
@@ -103,14 +103,11 @@ function shortenRetention(tx: SqliteTransaction, max: number): number {
 
 function shortenBatchRetention(tx: SqliteTransaction, max: number): number {
   tx.batches.flush()
-  const late = tx.db.all<{ no: number }>(
-    'select no from holdfast_batch where prune_at > ?1 + retain_ms limit +?2',
-    tx.now,
-    max,
-  )
+  const late = tx.db.all<{ no: number }>('select no from holdfast_batch where finished_at > ? limit +?', tx.now, max)
   for (const { no } of late) {
     const row = tx.batches.get(no) as BatchRow
-    row.prune_at = tx.now + (row.retain_ms as number)
+    row.finished_at = tx.now
+    row.prune_at = row.retain_ms === null ? null : tx.now + row.retain_ms
     tx.batches.touch(row)
   }
   return late.length

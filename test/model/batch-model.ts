@@ -151,6 +151,12 @@ export class BatchModel {
     this.change(id, { finishedAt: null, round: batch.round + 1, pausedMs: batch.pausedMs + idleMs })
   }
 
+  /** After the clock was set back. */
+  correctRetention(): void {
+    for (const { id, finishedAt } of this.#state.batches)
+      if (finishedAt !== null && finishedAt > this.#now) this.change(id, { finishedAt: this.#now })
+  }
+
   /** An item was pruned. */
   remember({ batch: id, state, annotations }: JobRecord): void {
     const batch = this.find(id)

@@ -10,6 +10,7 @@ interface ModelEntry {
   /** The number of the write, counted by the model; see `versions`. */
   readonly write: number
   readonly expiresAt: number | null
+  readonly ttlMs: number | null
 }
 
 export interface KvState {
@@ -54,12 +55,21 @@ export class KvModel {
     if (write.as === 'delete') return { applied: standing !== undefined, write: null }
     this.#state.tick += 1
     const expiresAt = write.ttlMs === null ? null : this.#now + write.ttlMs
-    this.#state.entries.push({ key, value: write.value, write: this.#state.tick, expiresAt })
+    this.#state.entries.push({ key, value: write.value, write: this.#state.tick, expiresAt, ttlMs: write.ttlMs })
     return { applied: true, write: this.#state.tick }
   }
 
   garbage(): number {
     return this.#state.entries.filter((entry) => !this.#isAlive(entry)).length
+  }
+
+  /** After the clock was set back. */
+  correctTtls(): void {
+    this.#state.entries = this.#state.entries.map((entry) =>
+      entry.expiresAt === null || entry.ttlMs === null
+        ? entry
+        : { ...entry, expiresAt: Math.min(entry.expiresAt, this.#now + entry.ttlMs) },
+    )
   }
 
   prune(): void {

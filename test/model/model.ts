@@ -138,6 +138,7 @@ interface DedupEntry {
   readonly id: string
   /** The end of a window. Infinity: the job's state decides. */
   readonly until: number
+  readonly windowMs: number
 }
 
 export interface ModelState {
@@ -400,8 +401,7 @@ export class Model {
     this.#wait(created, dueAt, false)
     created.delayMs = job.runAt === null ? dueAt - this.state.now : null
     if (dedup) {
-      const until = typeof dedup.scope === 'object' ? this.state.now + dedup.scope.windowMs : Number.POSITIVE_INFINITY
-      this.#take(created, dedup.key, until)
+      this.#take(created, dedup.key, typeof dedup.scope === 'object' ? dedup.scope.windowMs : Number.POSITIVE_INFINITY)
     }
   }
 
@@ -785,11 +785,12 @@ export class Model {
     )
   }
 
-  #take(job: ModelJob, key: string, until: number): void {
+  #take(job: ModelJob, key: string, windowMs: number): void {
+    const until = this.state.now + windowMs
     const others = this.state.dedupEntries.filter(
       (dedupEntry) => dedupEntry.queue !== job.queue || dedupEntry.key !== key,
     )
-    this.state.dedupEntries = [...others, { queue: job.queue, key, holder: job.born, id: job.id, until }]
+    this.state.dedupEntries = [...others, { queue: job.queue, key, holder: job.born, id: job.id, until, windowMs }]
   }
 
   #free(job: ModelJob, scopes: readonly (string | null)[]): void {
@@ -1148,7 +1149,7 @@ export class Model {
     return !this.admitsLate && this.state.now + 1_000 < this.state.sweptAt
   }
 
-  /** After the clock was set back, no job waits for longer than its delay from now. */
+  /** After the clock was set back, nothing lasts longer than its length from now: delays, windows, TTLs, retention. */
   #correctDelays(): void {
     const { now, sweptAt } = this.state
     const isBehind = this.isClockBehind()
@@ -1158,6 +1159,16 @@ export class Model {
       const isDelayed = job.state === 'scheduled' && job.delayMs !== null
       if (isDelayed) job.runAt = Math.min(job.runAt, now + (job.delayMs as number))
     }
+    for (const job of this.state.ended) {
+      const aheadMs = Math.max(0, (job.finishedAt ?? 0) - now)
+      if (aheadMs > 0) Object.assign(job, { finishedAt: now, keepUntil: job.keepUntil - aheadMs })
+    }
+    this.state.dedupEntries = this.state.dedupEntries.map((entry) => ({
+      ...entry,
+      until: Math.min(entry.until, now + entry.windowMs),
+    }))
+    this.kv.correctTtls()
+    this.batches.correctRetention()
   }
 
   /** A limit was changed, or a window is over: admits held jobs into all free slots, key by key. */

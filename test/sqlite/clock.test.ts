@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { VirtualClock } from '../../src/testing/index.ts'
-import { claimOne, hour, readJob } from '../conformance/expect.ts'
+import { claimOne, hour, readJob, rejects } from '../conformance/expect.ts'
 import { jobsFile } from './jobs-file.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 
@@ -115,6 +115,79 @@ test('so is a job that was replaced or reprioritised; one that was rescheduled k
   clock.advance(delayMs)
   assert.equal((await holdfast.sweep()).promoted, 3)
   assertCountsEqualRecount(file.raw())
+})
+
+test('dedup windows, TTLs and retention from while the clock was a year ahead last as long as requested, not a year longer', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  const mail = holdfast.queue('mail', { retain: { done: '1h' } })
+  const windowed = (key: string) => mail.enqueue(key, { dedup: { key, scope: { window: delayMs } } })
+  await holdfast.sweep()
+  const yearMs = 365 * 24 * hour
+  clock.advance(yearMs)
+  await holdfast.sweep()
+  await holdfast.kv.put('lock', 1, { ttl: delayMs })
+  await holdfast.kv.put('forever', 1)
+  const { id } = await windowed('k')
+  for (const lease of await holdfast.claim(['mail'], { max: 9 })) await lease.done()
+  const batch = await holdfast.batch({ name: 'b', retain: '1h' }, [{ queue: 'mail', payload: 'item' }])
+  await (await claimOne(holdfast, 'mail')).done()
+  clock.advance(-yearMs)
+  await holdfast.sweep()
+  assert.equal((await windowed('k')).status, 'duplicate')
+  assert.deepEqual((await readJob(holdfast, id)).finishedAt, new Date(clock.now()))
+  clock.advance(delayMs - 1)
+  assert.equal((await windowed('k')).status, 'duplicate')
+  assert.equal((await holdfast.kv.get('lock'))?.value, 1)
+  clock.advance(1)
+  assert.equal((await windowed('k')).status, 'created')
+  assert.equal(await holdfast.kv.get('lock'), null)
+  assert.equal((await holdfast.kv.get('forever'))?.value, 1)
+  clock.advance(hour)
+  await holdfast.sweep()
+  assert.equal(await holdfast.job(id), null)
+  await rejects(batch.progress(), 'BATCH_NOT_FOUND')
+  assertCountsEqualRecount(file.raw())
+})
+
+test('a clock that was ahead and is set back leaves entries from before as they were', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  await holdfast.kv.put('lock', 1, { ttl: 3 * hour })
+  clock.advance(hour)
+  await holdfast.sweep()
+  clock.advance(-hour)
+  clock.advance(30 * 60_000)
+  await holdfast.sweep()
+  clock.advance(2.5 * hour - 1)
+  assert.equal((await holdfast.kv.get('lock'))?.value, 1)
+  clock.advance(1)
+  assert.equal(await holdfast.kv.get('lock'), null)
+})
+
+test('more windows and TTLs than one sweep corrects are all corrected', async () => {
+  await using file = await jobsFile()
+  const clock = new VirtualClock()
+  const holdfast = await file.open({ clock })
+  await holdfast.sweep()
+  const keys = Array.from({ length: 1_500 }, (_, n) => `k${n}`)
+  const scope = { window: delayMs }
+  await holdfast.queue('mail').enqueueMany(keys.map((key) => ({ payload: key, dedup: { key, scope } })))
+  await Promise.all(keys.map((key) => holdfast.kv.put(key, 1, { ttl: delayMs })))
+  clock.advance(-hour)
+  await holdfast.sweep()
+  const late = `select (select count(*) from holdfast_kv where expires_at > ?1) + (select count(*) from holdfast_dedup where until > ?1) as late`
+  assert.deepEqual(
+    {
+      ...file
+        .raw()
+        .prepare(late)
+        .get(clock.now() + delayMs),
+    },
+    { late: 0 },
+  )
 })
 
 test('more retries than one sweep corrects are all corrected, and a clock that stays changes none', async () => {

@@ -183,7 +183,8 @@ describe('a request that fails with an error of SQLite itself', () => {
       if ([dead, badDead].includes(lease.job.id)) await lease.dead(new Error('no'))
       if ([good, bad].includes(lease.job.id)) await lease.release()
     }
-    const isBad = (seq: string) => `exists (select 1 from holdfast_job j where j.seq = ${seq} and j.payload like '%poison%')`
+    const isBad = (seq: string) =>
+      `exists (select 1 from holdfast_job j where j.seq = ${seq} and j.payload like '%poison%')`
     const refuse = (name: string, when: string) =>
       file.raw().exec(`create trigger ${name} before ${when} begin select raise(abort, 'poisoned'); end`)
     poison(file, 'holdfast_job', 'payload', 'abort')
@@ -205,7 +206,10 @@ describe('a request that fails with an error of SQLite itself', () => {
         (error: HoldfastError) => error.code,
       ),
     )
-    assert.deepEqual(await Promise.all(codes), numbers(6).flatMap(() => ['INVALID_OPTION', 'ok']))
+    assert.deepEqual(
+      await Promise.all(codes),
+      numbers(6).flatMap(() => ['INVALID_OPTION', 'ok']),
+    )
     const error = await rejects(holdfast.cancel(bad), 'INVALID_OPTION', { id: bad })
     assert.equal(error.message, `SQLite refuses the cancel of job ${bad}: poisoned. Nothing was carried out.`)
     assertCountsEqualRecount(file.raw())

@@ -75,7 +75,7 @@ CREATE TABLE holdfast_dedup (
   key text not null,
   seq integer not null,
   id text not null,
-  until integer, -- null: until the holder leaves its scope
+  until integer, window_ms integer, -- null: until the holder leaves its scope
   primary key (queue, key)
 ) strict, without rowid;
 
@@ -183,7 +183,7 @@ CREATE TABLE holdfast_kv (
   value text not null,
   version integer not null,
   expires_at integer
-) strict;
+, ttl_ms integer) strict;
 
 CREATE INDEX holdfast_kv_expiry on holdfast_kv (expires_at) where expires_at is not null;
 

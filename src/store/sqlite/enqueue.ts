@@ -316,8 +316,7 @@ function insert(tx: SqliteTransaction, queue: QueueRow, job: NewJob, { batch, li
     tx.listNewReady(queue, seq, batch)
     tx.recordChange(queue, 'ready', job.id)
   }
-  if (dedup)
-    takeDedup(tx, queue, dedup.key, seq, job.id, typeof dedup.scope === 'object' ? tx.now + dedup.scope.windowMs : null)
+  if (dedup) takeDedup(tx, queue, dedup.key, seq, job.id, typeof dedup.scope === 'object' ? dedup.scope.windowMs : null)
   if (idempotency) {
     tx.db.run(
       'insert or replace into holdfast_idempotency (queue, key, seq, id, hash) values (?, ?, ?, ?, ?)',
@@ -346,14 +345,15 @@ export function takeDedup(
   key: string,
   seq: number,
   id: string,
-  until: number | null,
+  windowMs: number | null,
 ): void {
   tx.db.run(
-    'insert or replace into holdfast_dedup (queue, key, seq, id, until) values (?, ?, ?, ?, ?)',
+    'insert or replace into holdfast_dedup (queue, key, seq, id, until, window_ms) values (?, ?, ?, ?, ?, ?)',
     queue.no,
     key,
     seq,
     id,
-    until,
+    windowMs === null ? null : tx.now + windowMs,
+    windowMs,
   )
 }

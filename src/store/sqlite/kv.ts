@@ -27,11 +27,12 @@ export function applyKv(tx: SqliteTransaction, write: KvWrite): Exclude<KvAnswer
   if (write.as === 'compareAndSet' && write.version !== version) return { applied: false, version }
   const next = tx.nextNumber()
   tx.db.run(
-    'insert or replace into holdfast_kv (key, value, version, expires_at) values (?, ?, ?, ?)',
+    'insert or replace into holdfast_kv (key, value, version, expires_at, ttl_ms) values (?, ?, ?, ?, ?)',
     write.key,
     write.value,
     next,
     write.ttlMs === null ? null : tx.now + write.ttlMs,
+    write.ttlMs,
   )
   return { applied: true, version: next }
 }

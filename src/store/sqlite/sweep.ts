@@ -10,7 +10,7 @@ import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJ
 import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/sweep-limits.ts'
 import type { QueueRow } from './queue.ts'
 import { allLeased, selectLeased } from './renew.ts'
-import { correctDelays } from './set-back.ts'
+import { correctTimes } from './set-back.ts'
 import { rescue } from './settle.ts'
 import type { SqliteTransaction } from './transaction.ts'
 import { pruneChanges } from './watch.ts'
@@ -19,7 +19,7 @@ export function sweep(tx: SqliteTransaction, { max }: SweepRequest): SweepReport
   repairCounts(tx)
   shortenLeases(tx)
   clampStarts(tx)
-  const hasLate = correctDelays(tx, max)
+  const hasLate = correctTimes(tx, max)
   const { admitted: before } = tx.keys
   const expired = rescueExpired(tx, max)
   const rescued = expired.length

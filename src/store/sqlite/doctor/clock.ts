@@ -15,10 +15,10 @@ const fix =
 export function clockSetBack(tx: SqliteTransaction): Finding[] {
   const { swept_at: sweptAt, set_back_at: at, set_back_ms: ms } = readClockNotes(tx)
   if (sweptAt > tx.now + behindMs) {
-    const sentence = `The clock is ${span(sweptAt - tx.now)} behind the last sweep: it was set back. The next sweep shortens leases and delays.`
+    const sentence = `The clock is ${span(sweptAt - tx.now)} behind the last sweep: it was set back. The next sweep shortens leases, delays, windows and retention.`
     return [warning('clock', sentence, fix, { behindMs: sweptAt - tx.now })]
   }
   if (at === null || ms === null || tx.now > at + reportMs) return [fine('clock', 'The clock was not set back lately.')]
-  const sentence = `The clock was set back by ${span(ms)}, ${span(tx.now - at)} ago. Leases and delays were shortened; jobs with a time of their own wait for it.`
+  const sentence = `The clock was set back by ${span(ms)}, ${span(tx.now - at)} ago. Leases, delays, windows and retention were shortened; jobs with a time of their own wait for it.`
   return [warning('clock', sentence, fix, { at: new Date(at).toISOString(), setBackMs: ms })]
 }

@@ -358,6 +358,12 @@ export const steps: readonly Step[] = [
   `,
     minClient: 5,
   },
+  {
+    sql: `
+  alter table holdfast_kv add column ttl_ms integer; -- how long after its write it expires; null: never, or written by an older client
+  alter table holdfast_dedup add column window_ms integer; -- how long the key is taken; null: no time, or written by an older client
+  `,
+  },
 ]
 
 /**

@@ -4,6 +4,7 @@ import { after, before, test } from 'node:test'
 import type { HoldfastError } from '../../src/errors.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne } from '../conformance/expect.ts'
 import { type Server, startServer } from '../support/postgres.ts'
 import { setup, type TestDatabase } from './exactness-database.ts'
@@ -144,6 +145,29 @@ test('a batch whose completion a trigger refuses is named by an event, the other
   await using third = await open(database.url)
   await third.sweep()
   assert.equal((await bad.progress()).state, 'done')
+})
+
+test('a held job whose admission a trigger refuses keeps no other limit key waiting, and an event names it', async () => {
+  await using database = await setup(server)
+  await using holdfast = await open(postgres({ url: database.url, listen: false }))
+  const queue = holdfast.queue('mail', { limit: { key: 'k', concurrency: 1 } })
+  await queue.enqueue({ k: 'opens the queue' })
+  await holdfast.sweep()
+  await refuseBad(database, 'update on holdfast.job')
+  const client = await database.pool.connect()
+  await client.query('begin')
+  const { id } = await queue.enqueue({ k: 'bad' }, { tx: client }) // its admission is left to the sweep
+  for (const k of ['a', 'b', 'c']) await queue.enqueue({ k }, { tx: client })
+  await client.query('commit')
+  client.release()
+  const refused = failuresOf(holdfast)
+  assert.equal((await holdfast.sweep()).admitted, 3)
+  assert.deepEqual(refused, [id])
+  await holdfast.sweep()
+  assert.deepEqual(refused, [id], 'its key is left out for a while')
+  await database.rows('drop function public.refuse cascade')
+  await using other = await open(database.url)
+  assert.equal((await other.sweep()).admitted, 1)
 })
 
 /** From now on a trigger refuses jobs whose payload contains `bad`. */

@@ -913,6 +913,10 @@ function rearm(p_no integer, p_now bigint) returns boolean plpgsql volatile;
 function record_flush(p_flush uuid, p_now bigint, p_answer text) returns void plpgsql volatile
   set search_path=pg_catalog, pg_temp;
 function refuse(p_state text, p_sentence text) returns void plpgsql volatile;
+function refused_admission(p_limit_key text) returns uuid plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set search_path=pg_catalog, pg_temp;
 function remove_batch(p_no integer, p_after bigint, p_max integer, p_now bigint, OUT is_gone boolean, OUT after bigint) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off

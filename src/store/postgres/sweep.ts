@@ -30,13 +30,14 @@
 // REFUSED VALUES. The database may refuse the rows of one rescue, or of its death notice (`refused-values.ts`). Then each expired
 // lease is rescued in a transaction of its own. A job whose rescue is refused keeps its lease for another 5 s, and the sweep
 // reports it. The same holds for promotions and for jobs that missed their start: they are divided until the refused one is alone.
-// Its row cannot be written, so this process remembers it, and leaves it out for 5 s. Every other part of a sweep that is refused
+// Its row cannot be written, so this process remembers it, and leaves it out for 5 s. Limit keys are divided in the same way: a
+// key whose next held job is refused is left out for 5 s, and the other keys are admitted. Every other part of a sweep that is refused
 // is reported, and the rest is swept.
 //
 // NO REPORT IS LOST. If a later part of a sweep fails, because the server goes away, what the first part did is part of the next
 // report.
 
-import { isRefused, type Refused, refuse } from '../../errors.ts'
+import { type HoldfastError, isRefused, type Refused, refuse } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
@@ -45,7 +46,7 @@ import { sweepBatches } from './batch/batch-end.ts'
 import { list, texts } from './connection/columns.ts'
 import { isDataError } from './connection/data-error.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
-import { isCollision, isServerRefusal, LockNotFree, withRetry } from './connection/failures.ts'
+import { isCollision, isServerRefusal, LockNotFree } from './connection/failures.ts'
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
@@ -100,6 +101,8 @@ export class Sweeps {
   #anywayAt = 0
   /** Jobs whose promotion or cancellation was refused, and until when they are left out. */
   readonly #leftOut = new Map<string, number>()
+  /** The same for limit keys whose admission was refused. Their events stay. */
+  readonly #leftOutKeys = new Map<string, number>()
   /** What sweeps have done that failed later, and so were not reported. */
   #owed: Unreported | null = null
   /** The last batch number that this round has checked; null: the round is over. */
@@ -149,7 +152,7 @@ export class Sweeps {
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
     await this.#context.afterCommit({ batches: ended, droppedNotices, undeliverable })
-    const admit = () => this.admit(Math.max(max, limitEventsMin))
+    const admit = () => this.admit(Math.max(max, limitEventsMin), refused)
     const { admitted, tookAll } = (await orRefusal('admit held jobs', admit, refused)) ?? { admitted: 0, tookAll: true }
     const pruneMax = Math.max(0, max - report.pruned)
     const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
@@ -416,20 +419,43 @@ export class Sweeps {
    * commit. `tookAll`: there were no more events than this call has read. Two calls of one process may overlap: the one that
    * ends last says where the next begins, and both say a transaction below which no event is left.
    */
-  async admit(max = limitEventsMin): Promise<{ readonly admitted: number; readonly tookAll: boolean }> {
+  async admit(
+    max = limitEventsMin,
+    refused: Refused[] = [],
+  ): Promise<{ readonly admitted: number; readonly tookAll: boolean }> {
     const isFull = this.#db.now !== null || performance.now() >= this.#allLimitEventsAt
     const from = isFull ? '0' : this.#limitEventsFrom
     const [row] = await this.#db.query('select * from holdfast.pending_limit_events($1::text::xid8, $2)', [from, max])
-    const keyRefs = JSON.parse(row?.[0] ?? '[]') as string[]
+    const isLeftOut = (keyRef: string) => (this.#leftOutKeys.get(keyRef) ?? 0) > this.#time
+    const found = JSON.parse(row?.[0] ?? '[]') as string[]
+    const keyRefs = found.filter((keyRef) => !isLeftOut(keyRef))
     const lists = JSON.parse(row?.[1] ?? '[]') as LimitEventList[]
     const lowered = JSON.parse(row?.[4] ?? '[]') as string[]
-    for (const queue of lowered) await lowerLimits(this.#context, queue, { waits: false })
-    const admitted = await withRetry(() => admitPending(this.#db, keyRefs, lists))
+    for (const queue of lowered) {
+      const lower = () => lowerLimits(this.#context, queue, { waits: false })
+      await orRefusal(`hold jobs of queue ${queue} again`, lower, refused)
+    }
+    const failures = new Map<string, HoldfastError>()
+    const admitted = await admitPending(this.#db, keyRefs, lists, (keyRef, error) => {
+      if (!isLeftOut(keyRef)) failures.set(keyRef, error)
+    })
+    for (const [keyRef, error] of failures) refused.push(await this.#refusedAdmission(keyRef, error))
+    const isLeft = failures.size > 0 || keyRefs.length < found.length
     if (isFull) this.#allLimitEventsAt = performance.now() + fullEveryMs
     const tookAll = row?.[3] === 't'
-    if (tookAll) this.#limitEventsFrom = row?.[2] as string
+    if (tookAll && !isLeft) this.#limitEventsFrom = row?.[2] as string
     this.#context.announce(admitted)
     return { admitted: [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0), tookAll }
+  }
+
+  /** The key is left out for a while, and the refusal names the first job that cannot be admitted. */
+  async #refusedAdmission(keyRef: string, error: HoldfastError): Promise<Refused> {
+    for (const [key, until] of this.#leftOutKeys) if (until <= this.#time) this.#leftOutKeys.delete(key)
+    if (this.#leftOutKeys.size < leftOutMax) this.#leftOutKeys.set(keyRef, this.#time + blockedMs)
+    const [row] = await this.#db.query('select holdfast.refused_admission($1)', [keyRef])
+    const id = row?.[0] ?? null
+    const what = id === null ? `the admission of jobs of limit key ${keyRef}` : `the admission of job ${id}`
+    return refusedValues(what, error, { limitKey: keyRef, ...(id !== null && { id }) })
   }
 
   /** The first part of a sweep: if a definition is refused, this sweep ends with nothing done, so no report is lost. */

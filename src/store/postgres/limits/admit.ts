@@ -1,9 +1,11 @@
 // Admits held jobs of limit keys. The protocol, and the proof that no held job is forgotten, are in `schema/functions/admit.ts`.
 
-import { isHoldfastError } from '../../../errors.ts'
+import { type HoldfastError, isHoldfastError } from '../../../errors.ts'
+import type { Row } from '../connection/call.ts'
 import { list, texts } from '../connection/columns.ts'
+import { isDataError } from '../connection/data-error.ts'
 import type { Database } from '../connection/database.ts'
-import { isForeign } from '../connection/failures.ts'
+import { isForeign, withRetry } from '../connection/failures.ts'
 
 /** How many limit keys are locked in one transaction; a list has no more. */
 const limitKeysMax = 200
@@ -46,13 +48,56 @@ export async function noLongerHeld(db: Database, ids: readonly string[]): Promis
 const selectNotHeld = `select u.id from unnest($1::uuid[]) u(id)
   where not exists (select from holdfast.job j where j.id = u.id and j.is_held)`
 
-/** The same for events that were left over: many lists may have the same limit keys. */
+/**
+ * The same for events that were left over: many lists may have the same limit keys. If the database refuses a row, the keys are
+ * divided until the refused one is alone. Its events stay.
+ */
 export async function admitPending(
   db: Database,
   keyRefs: readonly string[],
   lists: readonly LimitEventList[],
+  onRefused: (keyRef: string, error: HoldfastError) => void,
 ): Promise<Map<string, number>> {
-  return admitInTurn(db, partsOf(keyRefs), gathered(lists))
+  const sendOrDivide = async (part: Part): Promise<Row[]> => {
+    if (part.keyRefs.length + part.lists.length === 0) return []
+    try {
+      return await withRetry(() => send(db, part))
+    } catch (error) {
+      if (!isDataError(error)) throw error
+      const [keyRef] = part.keyRefs
+      if (keyRef !== undefined && part.keyRefs.length === 1) {
+        onRefused(keyRef, error)
+        return []
+      }
+    }
+    const rows: Row[] = []
+    for (const half of await divided(db, part)) rows.push(...(await sendOrDivide(half)))
+    return rows
+  }
+  return admitInTurn(db, partsOf(keyRefs), gathered(lists), sendOrDivide)
+}
+
+/** A part has limit keys or lists. A single list becomes events of its keys, in one statement. */
+async function divided(db: Database, { keyRefs, lists }: Part): Promise<Part[]> {
+  if (lists.length === 1) {
+    const rows = await db.query(splitList, [lists[0] as number])
+    return partsOf(rows.map(([keyRef]) => keyRef as string))
+  }
+  const halvesOf = <T>(all: readonly T[]) => [all.slice(0, all.length >> 1), all.slice(all.length >> 1)]
+  if (lists.length > 1) return halvesOf(lists).map((half) => ({ keyRefs: [], lists: half }))
+  return halvesOf(keyRefs).map((half) => ({ keyRefs: half, lists: [] }))
+}
+
+const splitList = `with list as (
+    delete from holdfast.limit_event_list where no = $1 returning limit_keys, gone, ords
+  )
+  insert into holdfast.limit_event (limit_key, xid, gone, ord)
+  select u.limit_key, pg_current_xact_id(), coalesce(u.gone, 0), u.ord
+    from list l cross join lateral unnest(l.limit_keys, l.gone, l.ords) u(limit_key, gone, ord)
+  returning limit_key`
+
+function send(db: Database, { keyRefs, lists }: Part): Promise<Row[]> {
+  return db.once('select * from holdfast.admit($1, $2, $3)', [texts(keyRefs), list(lists), db.now])
 }
 
 /**
@@ -63,9 +108,10 @@ async function admitInTurn(
   db: Database,
   keyRefs: readonly Part[],
   lists: readonly Part[],
+  sendPart = (part: Part) => send(db, part),
 ): Promise<Map<string, number>> {
-  const admitted = await admitAll(db, lists)
-  for (const [queue, jobs] of await admitAll(db, keyRefs)) admitted.set(queue, (admitted.get(queue) ?? 0) + jobs)
+  const admitted = await admitAll(lists, sendPart)
+  for (const [queue, jobs] of await admitAll(keyRefs, sendPart)) admitted.set(queue, (admitted.get(queue) ?? 0) + jobs)
   return admitted
 }
 
@@ -74,13 +120,15 @@ interface Part {
   readonly lists: readonly number[]
 }
 
-async function admitAll(db: Database, parts: readonly Part[]): Promise<Map<string, number>> {
+async function admitAll(
+  parts: readonly Part[],
+  sendPart: (part: Part) => Promise<Row[]>,
+): Promise<Map<string, number>> {
   const admitted = new Map<string, number>()
   const left = parts.values()
   const takeParts = async () => {
-    for (const { keyRefs, lists } of left) {
-      const values = [texts(keyRefs), list(lists), db.now]
-      for (const [queue, jobs] of await db.once('select * from holdfast.admit($1, $2, $3)', values))
+    for (const part of left) {
+      for (const [queue, jobs] of await sendPart(part))
         admitted.set(queue as string, (admitted.get(queue as string) ?? 0) + Number(jobs))
     }
   }

@@ -314,6 +314,31 @@ begin
      where g.places > 0 and (not l.is_open or coalesce((v_rooms ->> l.batch::text)::bigint, 0) <= 0);
 end $holdfast$;
 
+-- Why an admission of this limit key is refused: the first held job whose row the database refuses; null: none of the first 20.
+-- Each is written and undone.
+create function holdfast.refused_admission(p_limit_key text) returns uuid language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off as $holdfast$
+declare
+  v_id uuid;
+begin
+  for v_id in
+    select k.id from holdfast.job k
+     where k.is_held and ${hashOf('k.limit_key')} = ${hashOf('p_limit_key')} and k.limit_key = p_limit_key order by k.ord limit 20
+  loop
+    perform from holdfast.job k where k.id = v_id and k.is_held for update skip locked;
+    continue when not found;
+    begin
+      update holdfast.job set is_held = false, ready_xid = pg_current_xact_id(), ord = nextval('holdfast.number'), line_ord = ord
+       where id = v_id;
+      raise exception 'it was written' using errcode = 'HF007';
+    exception
+      when sqlstate 'HF007' then null;
+      when others then return v_id;
+    end;
+  end loop;
+  return null;
+end $holdfast$;
+
 -- ADMISSION: makes as many held jobs ready as there are free slots, at these limit keys and those of these event lists. Answers
 -- how many jobs of which queues.
 create function holdfast.admit(p_limit_keys text[], p_lists bigint[], p_now bigint) returns table (name text, jobs bigint) language plpgsql

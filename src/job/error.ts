@@ -79,11 +79,12 @@ export function overdueError(startBefore: number): JobError {
 
 /** Each property is read alone, so that a getter which throws loses no other. */
 function describeError(thrown: Error): JobError {
+  const message = textOf(read(thrown, 'message'))
   const name = textOf(read(thrown, 'name'))
   const code = read(thrown, 'code')
   const stack = read(thrown, 'stack')
   return {
-    message: clip(textOf(read(thrown, 'message')) || name || indescribable, bounds.errorTextBytes / 4),
+    message: clip((message ?? indescribable) || name || indescribable, bounds.errorTextBytes / 4),
     ...(name !== undefined && { name: clip(name, 200) }),
     ...(typeof code === 'string' && { code: clip(code, 200) }),
     ...(typeof stack === 'string' && { stack: clip(stack, bounds.errorTextBytes / 2) }),
@@ -155,7 +156,8 @@ function describeCause(value: unknown): ErrorCause {
     if (!isShapedAsError(value)) return { message: clip(describe(value), causeTextBytes) }
     const name = read(value, 'name')
     const code = read(value, 'code')
-    const message = textOf(read(value, 'message')) || (typeof code === 'string' && code) || textOf(name)
+    const said = textOf(read(value, 'message')) ?? indescribableCause
+    const message = said || (typeof code === 'string' && code) || textOf(name)
     return {
       message: clip(message || indescribableCause, causeTextBytes),
       ...(typeof name === 'string' && { name: clip(name, 200) }),

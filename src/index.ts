@@ -89,6 +89,7 @@ export type {
   PurgeState,
   RequeueAllAnswer,
   Severity,
+  SkippedJob,
   Store,
 } from './store/store.ts'
 export type { Reaper, ReaperReport } from './sweep/reaper.ts'

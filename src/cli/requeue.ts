@@ -1,4 +1,4 @@
-import type { RequeueAllAnswer } from '../store/store.ts'
+import type { RequeueAllAnswer, SkippedJob } from '../store/store.ts'
 import { type Answer, type Call, type Command, given, UsageError } from './command.ts'
 import { isAnswer, knownQueue } from './known-queue.ts'
 
@@ -58,5 +58,10 @@ async function requeueAll({ open, options }: Call): Promise<Answer> {
 function textOf({ requeued, skipped }: RequeueAllAnswer, dryRun: boolean): string {
   const jobs = requeued === 1 ? '1 dead job' : `${requeued} dead jobs`
   const head = dryRun ? `Would requeue ${jobs}.` : `Requeued ${jobs}.`
-  return [head, ...skipped.map(({ id, heldBy }) => `Skipped ${id}: its dedup key is held by ${heldBy}.`)].join('\n')
+  return [head, ...skipped.map(whySkipped)].join('\n')
+}
+
+function whySkipped({ id, heldBy, reason }: SkippedJob): string {
+  if (heldBy === 'LIMIT_KEY_REQUIRED') return `Skipped ${id}: its limit key cannot be known.`
+  return `Skipped ${id}: ${reason ?? `its dedup key is held by ${heldBy}.`}`
 }

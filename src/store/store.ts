@@ -477,8 +477,18 @@ export interface RequeueAllRequest {
 
 export interface RequeueAllAnswer {
   readonly requeued: number
-  /** `heldBy` is LIMIT_KEY_REQUIRED where the limit key of a job cannot be known. */
-  readonly skipped: readonly { readonly id: string; readonly heldBy: string }[]
+  readonly skipped: readonly SkippedJob[]
+}
+
+export interface SkippedJob {
+  readonly id: string
+  /**
+   * The job that holds its dedup key. LIMIT_KEY_REQUIRED if the limit key of the job cannot be known, REFUSED if the database
+   * refuses the job.
+   */
+  readonly heldBy: string
+  /** What the database said. */
+  readonly reason?: string
 }
 
 /**

@@ -72,6 +72,35 @@ function requestTests(inSql: InSqlWorld, dialect: Dialect): void {
   )
 
   test(
+    'a reprioritise and a requeue that are refused name their job, and those beside them are carried out',
+    inSql(async ({ holdfast, sql }) => {
+      const refuses = dialect.refusesForbidden(sql.schema, 'changed job')
+      const payloads = ['a', 'forbidden', 'b'].map((payload) => ({ payload }))
+      const waiting = await holdfast.queue('mail').enqueueMany(payloads)
+      const dead = await holdfast.queue('dead', { attempts: 1 }).enqueueMany(payloads)
+      for (const lease of await holdfast.claim(['dead'], { max: 3 })) await lease.dead(new Error('no'))
+      await sql.query(refuses.make)
+      try {
+        for (const [jobs, verb] of [
+          [waiting, (id: string) => holdfast.reprioritise(id, 1)],
+          [dead, (id: string) => holdfast.requeue(id)],
+        ] as const) {
+          const made = await Promise.allSettled(jobs.map(({ id }) => verb(id)))
+          assert.deepEqual(
+            made.map(({ status }) => status),
+            ['fulfilled', 'rejected', 'fulfilled'],
+          )
+          const reason: unknown = (made[1] as PromiseRejectedResult).reason
+          const error = await rejects(Promise.reject(reason), 'INVALID_OPTION', { id: jobs[1]?.id })
+          assert.match(error.message, /not_allowed/)
+        }
+      } finally {
+        await sql.query(refuses.drop)
+      }
+    }),
+  )
+
+  test(
     'a rescue whose rows are refused is put off; the sweep rescues and promotes everything else, and it is rescued later',
     inSql(async ({ holdfast, sql, clock }) => {
       const refuses = dialect.refusesForbidden(sql.schema, 'payload')

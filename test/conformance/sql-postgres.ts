@@ -147,7 +147,7 @@ export const postgresDialect: Dialect = {
     drop: `alter table ${schema}.ended drop constraint no_seven`,
   }),
   refusesForbidden: (schema, what) => {
-    const [table, column] = what === 'payload' ? ['job', 'payload'] : ['kv', 'value']
+    const [table, column] = what === 'entry' ? ['kv', 'value'] : ['job', 'payload']
     return {
       make: `create function ${schema}.not_allowed() returns trigger language plpgsql as
              $$ begin if new.${column} like '%forbidden%' then raise exception 'not_allowed'; end if; return new; end $$;

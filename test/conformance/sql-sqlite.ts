@@ -106,9 +106,10 @@ export const sqliteDialect: Dialect = {
     drop: 'drop trigger no_seven',
   }),
   refusesForbidden: (_, what) => {
-    const [table, column] = what === 'payload' ? ['holdfast_job', 'payload'] : ['holdfast_kv', 'value']
+    const [table, column] = what === 'entry' ? ['holdfast_kv', 'value'] : ['holdfast_job', 'payload']
+    const when = what === 'changed job' ? 'update' : 'insert'
     return {
-      make: `create trigger not_allowed before insert on ${table} when new.${column} like '%forbidden%'
+      make: `create trigger not_allowed before ${when} on ${table} when new.${column} like '%forbidden%'
              begin select raise(abort, 'not_allowed'); end`,
       drop: 'drop trigger not_allowed',
     }

@@ -45,7 +45,10 @@ export interface Dialect {
   /** Statements after which the store's own tables refuse the result `7` of a job, and one that undoes them. */
   refusesSeven(schema: string): { readonly make: string; readonly drop: string }
   /** The same for a payload, or for the value of an entry, that contains the text `forbidden`. */
-  refusesForbidden(schema: string, what: 'payload' | 'entry'): { readonly make: string; readonly drop: string }
+  refusesForbidden(
+    schema: string,
+    what: 'payload' | 'changed job' | 'entry',
+  ): { readonly make: string; readonly drop: string }
   /** Values of every kind, the types of their columns, and what is read back. */
   readonly values: readonly KeptValue[]
   /** The `from` clause of a key, of ready jobs, of an ended job, and of changes. */

@@ -105,6 +105,45 @@ test(
   }),
 )
 
+for (const [how, options] of [
+  ['without effects', {}],
+  ['with statements', { effects: { sql: [{ text: 'select 1' }] } }],
+] as const)
+  test(
+    `of cancels that are sent together (${how}), one that is refused fails alone and names its job`,
+    inWorld(async (world) => {
+      const { holdfast } = world
+      const jobs = await holdfast.queue('mail').enqueueMany(['a', 'bad', 'b'].map((payload) => ({ payload })))
+      await refuse(world, 'ended', `if new.payload = '"bad"' then raise exception 'not_allowed'; end if`)
+      const cancelled = await Promise.allSettled(jobs.map(({ id }) => holdfast.cancel(id, options)))
+      assert.deepEqual(cancelled.map(outcome), ['ok', 'INVALID_OPTION P0001', 'ok'])
+      assert.equal((cancelled[1] as PromiseRejectedResult).reason.facts.id, jobs[1]?.id)
+      assert.equal((await readJob(holdfast, jobs[1]?.id ?? '')).state, 'ready')
+    }),
+  )
+
+test(
+  'requeueAll skips and names each job that the database refuses, and requeues all others once',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    const mail = holdfast.queue('mail', { attempts: 1 })
+    const payloads = Array.from({ length: 21 }, (_, i) => ({ payload: [0, 9, 20].includes(i) ? 'bad' : `${i}` }))
+    const jobs = await mail.enqueueMany(payloads)
+    for (const lease of await mail.claim({ max: 21 })) await lease.dead(new Error('no'))
+    await refuse(world, 'job', `if new.payload = '"bad"' then raise exception 'not_allowed'; end if`)
+    assert.equal((await holdfast.requeueAll({ queue: 'mail' }, { dryRun: true })).requeued, 21)
+    const { requeued, skipped } = await holdfast.requeueAll({ queue: 'mail' })
+    assert.equal(requeued, 18)
+    assert.deepEqual(new Set(skipped.map(({ id }) => id)), new Set([0, 9, 20].map((i) => jobs[i]?.id)))
+    for (const { heldBy, reason } of skipped) {
+      assert.equal(heldBy, 'REFUSED')
+      assert.match(reason ?? '', /not_allowed/)
+    }
+    const { ready, dead } = await holdfast.stats('mail')
+    assert.deepEqual([ready, dead], [18, 3])
+  }),
+)
+
 test('an error that would meet every request is the store’s, and no request is refused for it', () => {
   const ofStore = [
     ...['08006', '25006', '25P02', '25P03', '40001', '40P01', '53100', '53200', '53300', '53400', '55P03', '57014'],

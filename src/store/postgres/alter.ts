@@ -9,8 +9,18 @@ import { type LockedJob, leaving, lockJobs, selectNewestEnded } from './control.
 import type { StoreContext } from './enqueue.ts'
 import { LanesMissing } from './lanes.ts'
 import { liveOrEnded } from './read.ts'
+import { orRefuseValues } from './refused-values.ts'
 
-export async function alter(context: StoreContext, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
+export function alter(context: StoreContext, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
+  return orRefuseValues(
+    requests,
+    (some) => alterTogether(context, some),
+    ({ as, id }) => `the ${as} of job ${id}`,
+    ({ id }) => ({ id }),
+  )
+}
+
+async function alterTogether(context: StoreContext, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
   let ready = new Map<string, number>()
   let touched: Altered['touched'] = []
   const answers = await context.lanes.withLanes(() =>

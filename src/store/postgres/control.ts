@@ -22,13 +22,16 @@ import type {
   RequeueAllRequest,
   RequeueAnswer,
   RequeueFilter,
+  SkippedJob,
 } from '../store.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
+import { isDataError } from './connection/data-error.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { awaitClaims, changeQueue } from './define.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { liveOrEnded, readCounts, readReady } from './read.ts'
+import { orRefuseValues, refusedValues } from './refused-values.ts'
 import { deadColumns } from './schema/functions/requeue.ts'
 import { SettlementWriter } from './settlement-writer.ts'
 import { orEachInOwnTransaction, type StatementPolicy } from './statement-policy.ts'
@@ -57,8 +60,23 @@ export async function pause(
 }
 
 export async function cancel(context: StoreContext, requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
-  const answers = await orEachInOwnTransaction(requests, (some, policy) =>
-    cancelInOneTransaction(context, some, policy),
+  const together = (some: readonly CancelRequest[], policy: StatementPolicy) =>
+    cancelInOneTransaction(context, some, policy)
+  const refusable = (
+    some: readonly CancelRequest[],
+    send: (some: readonly CancelRequest[]) => Promise<CancelAnswer[]>,
+  ) =>
+    orRefuseValues(
+      some,
+      send,
+      ({ id }) => `the cancel of job ${id}`,
+      ({ id }) => ({ id }),
+    )
+  // What is refused in its own transaction is answered there: requests before it have been carried out by then.
+  const answers = await refusable(requests, (some) =>
+    orEachInOwnTransaction(some, (part, policy) =>
+      policy.isOwnTransaction ? refusable(part, (one) => together(one, policy)) : together(part, policy),
+    ),
   )
   context.announceCancels(requests.filter((_, i) => isRequested(answers[i])).map(({ id }) => id))
   return answers
@@ -197,7 +215,16 @@ const selectLiveState = `select case when j.is_held then 'held' when j.ready_xid
 
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
-export async function requeue(context: StoreContext, ids: readonly string[]): Promise<RequeueAnswer[]> {
+export function requeue(context: StoreContext, ids: readonly string[]): Promise<RequeueAnswer[]> {
+  return orRefuseValues(
+    ids,
+    (some) => requeueTogether(context, some),
+    (id) => `the requeue of job ${id}`,
+    (id) => ({ id }),
+  )
+}
+
+async function requeueTogether(context: StoreContext, ids: readonly string[]): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
   const keyRefs = new Set<string>()
   const answers = await context.db.transact(async (tx) => {
@@ -292,19 +319,24 @@ const newest: Mark = { finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.M
 
 /**
  * Requeues queue by queue, newest first, each chunk from where the last one ended. So of the jobs with one dedup key the newest
- * is requeued. A dry run takes no keys, so it remembers which keys earlier chunks would have taken.
+ * is requeued. A dry run takes no keys, so it remembers which keys earlier chunks would have taken. If the database refuses a chunk,
+ * chunks are halved until the job that is refused is alone, and is skipped. After that they double again.
  */
 export async function requeueAll(
   context: StoreContext,
   { filter, dryRun }: RequeueAllRequest,
 ): Promise<RequeueAllAnswer> {
   const taken = new Map<string, string>()
-  const skipped: { id: string; heldBy: string }[] = []
+  const skipped: SkippedJob[] = []
   let requeued = 0
+  let max = chunkMax
   for (const queue of await queuesWithDead(context.db, filter)) {
     let mark: Mark | null = newest
     while (mark !== null) {
-      const chunk: Chunk = await requeueChunk(context, { queue, filter, dryRun, mark })
+      const chunk: Chunk | null = await orHalve(requeueChunk(context, { queue, filter, dryRun, mark, max }), max)
+      max = chunk === null ? max >> 1 : Math.min(max * 2, chunkMax)
+      if (chunk === null) continue
+      if (chunk.refused) skipped.push(chunk.refused)
       for (const { id, dedupKey, heldBy } of chunk.jobs) {
         const blocker = heldBy ?? (dryRun && dedupKey !== null ? taken.get(dedupKey) : undefined)
         if (blocker != null) skipped.push({ id, heldBy: blocker })
@@ -327,14 +359,46 @@ async function queuesWithDead(db: Database, { queue }: RequeueFilter): Promise<n
 interface Chunk {
   readonly jobs: readonly { readonly id: string; readonly dedupKey: string | null; readonly heldBy: string | null }[]
   readonly next: Mark | null
+  /** The only job of the chunk, if the database refuses it. */
+  readonly refused?: SkippedJob
 }
 
 interface ChunkRequest extends RequeueAllRequest {
   readonly queue: number
   readonly mark: Mark
+  readonly max: number
 }
 
-async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark }: ChunkRequest): Promise<Chunk> {
+/** Null: the database refuses the chunk because of some job in it. */
+async function orHalve(requeued: Promise<Chunk>, max: number): Promise<Chunk | null> {
+  try {
+    return await requeued
+  } catch (error) {
+    if (max === 1 || !isDataError(error)) throw error
+    return null
+  }
+}
+
+async function requeueChunk(context: StoreContext, request: ChunkRequest): Promise<Chunk> {
+  let last: Row | undefined
+  try {
+    return await requeueDead(context, request, (dead) => {
+      last = dead.at(-1)
+    })
+  } catch (error) {
+    const row = last
+    if (request.max > 1 || row === undefined || !isDataError(error)) throw error
+    const id = row[0] as string
+    const { message } = refusedValues(`the requeue of job ${id}`, error)
+    return { jobs: [], next: markOf(row), refused: { id, heldBy: 'REFUSED', reason: message } }
+  }
+}
+
+async function requeueDead(
+  context: StoreContext,
+  { queue, filter, dryRun, mark, max }: ChunkRequest,
+  onFound: (dead: readonly Row[]) => void,
+): Promise<Chunk> {
   const { diedSince = 0, diedBefore = Number.MAX_SAFE_INTEGER, error = '' } = filter
   const ready = new Map<string, number>()
   const keyRefs = new Set<string>()
@@ -343,8 +407,9 @@ async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark
     const from = [queue, mark.finishedAt, mark.seq]
     const dead = await tx.query('select * from holdfast.dead_jobs($1, $2, $3, $4, $5, $6, $7, $8)', [
       ...from,
-      ...[diedSince, diedBefore, error, chunkMax, !dryRun],
+      ...[diedSince, diedBefore, error, max, !dryRun],
     ])
+    onFound(dead)
     const heldBy = await revive(tx, dead, dryRun)
     const jobs = dead.map((row, i) => ({
       id: row[0] as string,
@@ -355,9 +420,13 @@ async function requeueChunk(context: StoreContext, { queue, filter, dryRun, mark
     for (const row of revived) ready.set(row[9] as string, (ready.get(row[9] as string) ?? 0) + 1)
     for (const keyRef of await limitKeyRefsOf(tx, revived)) keyRefs.add(keyRef)
     const last = dead.at(-1) // a short chunk need not be the last one
-    return { jobs, next: last ? { finishedAt: Number(last[6]), seq: last[1] as string } : null }
+    return { jobs, next: last ? markOf(last) : null }
   })
   context.announce(ready)
   await context.afterCommit({ keyRefs: [...keyRefs] })
   return chunk
+}
+
+function markOf(row: Row): Mark {
+  return { finishedAt: Number(row[6]), seq: row[1] as string }
 }

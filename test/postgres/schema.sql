@@ -628,6 +628,11 @@ function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(s
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function ended_of(p_ids uuid[], p_seqs bigint[]) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_fail_fast boolean) returns jsonb plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function enqueue(queue text, payload jsonb, options jsonb, OUT id uuid, OUT status text) returns record plpgsql volatile security definer
@@ -757,6 +762,13 @@ function list_ended(p_queue integer, p_state text, p_finished_at bigint, p_seq b
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function list_ended_items(p_batch integer, p_seq bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function list_group(p_queue integer, p_group text, p_finished_at bigint, p_seq bigint, p_since bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_sort=off

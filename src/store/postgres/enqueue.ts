@@ -67,7 +67,7 @@ export interface StoreContext {
   /**
    * The notification for other processes, to be sent with the commit that makes these jobs ready; null: leave it to `announce`.
    */
-  noticesOf(ready: ReadonlyMap<string, number>): string | null
+  notificationOf(ready: ReadonlyMap<string, number>): string | null
   /** Admits held jobs of these limit keys, and checks whether these batches are finished. */
   afterCommit(afterCommit: AfterCommit): Promise<void>
   /** Reports a batch that this process has found to be finished. */
@@ -163,13 +163,13 @@ function onlyJobOf(requests: readonly EnqueueRequest[]): NewJob | null {
 
 async function enqueueOne(context: StoreContext, job: NewJob, { no, epoch }: Lane): Promise<Enqueued> {
   const ready = new Map([[job.queue, 1]])
-  const notices = context.noticesOf(ready)
+  const notification = context.notificationOf(ready)
   const { id, payload, headers, timeoutMs } = job
   const { epoch: definitionEpoch, attempts } = context.lanes.queue(job.queue)
   const filled = [job.maxAttempts ?? attempts, payload, headers, timeoutMs]
-  const values = [id, no, epoch, ...filled, context.db.now, notices, definitionEpoch]
+  const values = [id, no, epoch, ...filled, context.db.now, notification, definitionEpoch]
   await context.db.commitOnce({ text: insertOne, values }, toNothing, toNothing)
-  context.announce(ready, notices !== null)
+  context.announce(ready, notification !== null)
   return created(job)
 }
 
@@ -180,20 +180,20 @@ function toNothing(): void {}
 async function enqueuePlain(context: StoreContext, requests: readonly EnqueueRequest[]): Promise<EnqueueAnswer[]> {
   const jobs = requests.flatMap((request) => request.jobs)
   const ready = countReady(jobs.filter((job) => comesReady(context.lanes, job)))
-  const notices = context.noticesOf(ready)
+  const notification = context.notificationOf(ready)
   const columns = plainColumns(context.lanes, jobs)
   const call = {
     text: insertPlain,
     values: [
       ...columns,
       context.db.now,
-      notices,
+      notification,
       definitionEpochsOf(context.lanes, jobs),
       ...labelColumns(context.lanes, jobs),
     ],
   }
   const lists = await context.db.commitOnce(call, readLists, () => []) // if the answer was lost, the sweep admits them
-  context.announce(ready, notices !== null)
+  context.announce(ready, notification !== null)
   await context.afterCommit({ lists })
   return requests.map((request) => request.jobs.map(created))
 }

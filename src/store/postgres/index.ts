@@ -240,7 +240,7 @@ class PostgresStore implements Store {
       afterCommit: (afterCommit) => this.#afterCommit(afterCommit),
       finished: (batch) => this.#wakes.finished(batch),
       announce: (ready, areOthersNotified) => this.#wakes.announce(ready, areOthersNotified),
-      noticesOf: (ready) => this.#wakes.noticesOf(ready),
+      notificationOf: (ready) => this.#wakes.notificationOf(ready),
       announceCancels: (ids) => this.#wakes.announceCancels(ids),
     }
     this.#db.onStall((stall) => this.#wakes.stalled(stall))

@@ -501,9 +501,9 @@ class SettleTransaction {
 
   async #settle(tx: PgTransaction): Promise<AnswerOrLater[]> {
     const { lanes } = this.#context
-    const held = await this.#lockJobs(tx)
+    const leased = await this.#lockJobs(tx)
     const now = await tx.readClock()
-    const wanted = new Map([...held].map(([request, job]) => [request, lanesToSettle(job, request, now)]))
+    const wanted = new Map([...leased].map(([request, job]) => [request, lanesToSettle(job, request, now)]))
     this.#ask([...wanted.values()].flat())
     const isLeftOut = (request: SettleRequest) => !lanes.knows(wanted.get(request) ?? [])
     if (this.#requests.length > 0 && this.#requests.every(isLeftOut)) throw new AllLeftOut()
@@ -512,7 +512,7 @@ class SettleTransaction {
     const blocked: LeasedJob[] = []
     let blockedTries = 0
     for (const request of this.#requests) {
-      const job = held.get(request)
+      const job = leased.get(request)
       if (isLeftOut(request)) answers.push('later')
       else if (!job || !writer.takes(job)) answers.push('lost')
       else {
@@ -543,13 +543,13 @@ class SettleTransaction {
 
   async #lockJobs(tx: PgTransaction): Promise<Map<SettleRequest, LeasedJob>> {
     const { columns, order } = this.#leases
-    const held = new Map<SettleRequest, LeasedJob>()
+    const leased = new Map<SettleRequest, LeasedJob>()
     for (const row of await tx.query('select * from holdfast.leased($1, $2, $3, $4, $5, $6, $7)', columns)) {
       const job = toLeasedJob(row)
       const request = this.#requests[order[job.turn - 1] as number]
-      if (request?.id === job.id) held.set(request, job)
+      if (request?.id === job.id) leased.set(request, job)
     }
-    return held
+    return leased
   }
 }
 

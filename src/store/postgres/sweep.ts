@@ -594,14 +594,14 @@ async function rescueExpired(
     tx.clock,
     now + leftOutMs,
   ])
-  const held = found.map(toLeasedJob)
-  onFound?.(held)
-  ask(held.flatMap(lanesToRescue))
-  const leftOut = held.filter((job) => !lanes.knows(lanesToRescue(job)))
-  const apart = policy.isOwnTransaction ? [] : held.filter((job) => !leftOut.includes(job) && mayRescueWait(job))
+  const leased = found.map(toLeasedJob)
+  onFound?.(leased)
+  ask(leased.flatMap(lanesToRescue))
+  const leftOut = leased.filter((job) => !lanes.knows(lanesToRescue(job)))
+  const apart = policy.isOwnTransaction ? [] : leased.filter((job) => !leftOut.includes(job) && mayRescueWait(job))
   await putOff(tx, leftOut, now + leftOutMs)
   await putOff(tx, apart, now)
-  const rest = new Set(held)
+  const rest = new Set(leased)
   for (const job of [...leftOut, ...apart]) rest.delete(job)
   const writer = new SettlementWriter(tx, lanes, policy)
   const blocked: LeasedJob[] = []
@@ -610,7 +610,7 @@ async function rescueExpired(
   await writer.write()
   await putOff(tx, blocked, now + blockedMs)
   const { batches = [], droppedNotices = [], undeliverable = [] } = writer.afterCommit
-  const counts = { found: held.length, apart: apart.length, blocked: blocked.length }
+  const counts = { found: leased.length, apart: apart.length, blocked: blocked.length }
   return { ...counts, expired, ready: writer.becameReady, batches, droppedNotices, undeliverable }
 }
 

@@ -143,7 +143,7 @@ export class Wakes {
     this.#sendSoon()
   }
 
-  noticesOf(ready: ReadonlyMap<string, number>): string | null {
+  notificationOf(ready: ReadonlyMap<string, number>): string | null {
     if (ready.size === 0 || this.#sending || performance.now() < this.#silentUntil) return null
     this.#beSilent()
     return textOf({ from: this.#self, ready: [...ready] })

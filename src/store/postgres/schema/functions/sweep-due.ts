@@ -3,12 +3,12 @@
 // of a sweep whether it would find a row, by the index that the part uses. Only if one would does the process sweep.
 //
 // A NEW PART of a sweep needs a line in `dueLooks`, or its work waits for a sweep that is made in any case, every
-// `sweepAnywayMs`. `test/postgres/sweep-due.test.ts` shows for each line that it finds its work and that no other line does. It
-// also fails if a sweep calls a function that is neither in `dueLooks` nor in `partsWithoutLook`.
+// `sweepAnywayMs` (`../../sweep.ts`). `test/postgres/sweep-due.test.ts` shows for each line that it finds its work and that no
+// other line does. It also fails if a sweep calls a function that is neither in `dueLooks` nor in `partsWithoutLook`.
 //
 // The look may answer yes where a part then finds nothing to do: a lease whose jobs were all settled, an open batch that is not
-// finished. It answers no only if no row is there. A row that is committed late with an older time than `p_from` is found once a
-// minute, as by sweeps (`next-due.ts`).
+// finished. It answers no only if no row is there, but for one case: a row that is committed late with an older time than
+// `p_from` is found once a minute, as by sweeps (`next-due.ts`).
 //
 // ALSO LOOKED AT, because an idle process would otherwise do it in two more transactions a second: which queues have ready jobs
 // (a wake-up may have been lost), and whether a schedule was changed, by the number and the last version of their entries.

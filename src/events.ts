@@ -132,8 +132,8 @@ export interface HoldfastEvents {
     readonly durationMs: number
   }
   /**
-   * The database refused a part of a sweep, or the rescue, promotion or cancellation of one job. Everything else was swept. Upkeep
-   * is tried again after a minute, a job after 5 s.
+   * The database refused a part of a sweep, or the rescue, promotion or cancellation of one job. Everything else was swept.
+   * Upkeep is tried again after a minute, a job after 5 s.
    */
   'upkeep.failed': { readonly error: Error }
   /** Emitted once, when the store stops answering. */

@@ -319,8 +319,8 @@ const newest: Mark = { finishedAt: Number.MAX_SAFE_INTEGER, seq: String(Number.M
 
 /**
  * Requeues queue by queue, newest first, each chunk from where the last one ended. So of the jobs with one dedup key the newest
- * is requeued. A dry run takes no keys, so it remembers which keys earlier chunks would have taken. If the database refuses a chunk,
- * chunks are halved until the job that is refused is alone, and is skipped. After that they double again.
+ * is requeued. A dry run takes no keys, so it remembers which keys earlier chunks would have taken. If the database refuses a
+ * chunk, chunks are halved until the job that is refused is alone, and is skipped. After that they double again.
  */
 export async function requeueAll(
   context: StoreContext,

@@ -77,8 +77,8 @@ export interface StoreContext {
 }
 
 /**
- * Each part of a call that is divided (`orRefuseValues`) starts over by itself: other parts may have been committed. So what starts
- * over is never more than one commit.
+ * Each part of a call that is divided (`orRefuseValues`) starts over by itself: other parts may have been committed. So what
+ * starts over is never more than one commit.
  */
 export async function enqueue(
   context: StoreContext,

@@ -1,8 +1,8 @@
 // Requests whose values the database refuses: a value that does not fit its column or an index, a constraint, a trigger or a row
-// security policy of an operator (`connection/data-error.ts`). The server has undone the whole call then, and would do so each time
-// it is sent. So its requests are divided, in their order, until the one that causes the error is alone: about 2 log₂ n calls for
-// one bad request of n. That one is refused. A crash between two halves leaves some requests carried out and some not, as a crash
-// between two calls does.
+// security policy of an operator (`connection/data-error.ts`). The server has undone the whole call then, and would do so each
+// time it is sent. So its requests are divided, in their order, until the one that causes the error is alone: about 2 log₂ n
+// calls for one bad request of n. That one is refused. A crash between two halves leaves some requests carried out and some not,
+// as a crash between two calls does.
 //
 // Settlements do the same under flush numbers that follow from the caller's token (`settle.ts`).
 

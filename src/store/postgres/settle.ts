@@ -7,8 +7,8 @@
 // fails, it is undone to its savepoint, and the settlements beside it are not affected.
 //
 // DATA ERRORS. A row of one job may be refused by the database itself: a value that does not fit its column, a constraint or a
-// trigger of an operator (`connection/data-error.ts`). The server has undone the whole statement or transaction then, and would do
-// so each time it is sent. So its jobs are divided until the one that causes the error is alone:
+// trigger of an operator (`connection/data-error.ts`). The server has undone the whole statement or transaction then, and would
+// do so each time it is sent. So its jobs are divided until the one that causes the error is alone:
 //
 //   plainly done      the set is settled in two halves, one after the other, and those in halves again: about 2 log₂ n statements
 //                     for one bad row. The flush number of each half is derived from that of the whole. So a caller that asks
@@ -395,8 +395,8 @@ function ownFlushes(requests: readonly SettleRequest[], token: string | undefine
 }
 
 /**
- * Replaces `lost` by the answer that was kept when the request was settled in its own transaction, once that answer is proven to be
- * safe (`schema/functions/flush.ts`).
+ * Replaces `lost` by the answer that was kept when the request was settled in its own transaction, once that answer is proven to
+ * be safe (`schema/functions/flush.ts`).
  */
 async function withKeptAnswers(
   { db }: StoreContext,

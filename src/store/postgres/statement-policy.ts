@@ -12,9 +12,9 @@
 //      ▼
 //   refused    the same request is made with its statements refused, for the reason that the server gave
 //
-// REJECTED: to undo the victim of a deadlock to its savepoint alone. The transaction keeps the locks of its other requests, so the
-// same two transactions meet again. Two workers, whose 600 jobs each updated one row of 50, with a `deadlock_timeout` of 20 ms: all
-// were done after 12.4 s, and 3 attempts were lost; so, after 6.1 s, and none was.
+// REJECTED: to undo the victim of a deadlock to its savepoint alone. The transaction keeps the locks of its other requests, so
+// the same two transactions meet again. Two workers, whose 600 jobs each updated one row of 50, with a `deadlock_timeout` of 20
+// ms: all were done after 12.4 s, and 3 attempts were lost; so, after 6.1 s, and none was.
 //
 // So a bad statement costs its own job one attempt, and the other jobs of the call nothing. If the store itself is in trouble,
 // such as by a full disk, the last step fails too, and the failure is not counted against the job.

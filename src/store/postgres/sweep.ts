@@ -29,10 +29,10 @@
 //
 // REFUSED VALUES. The database may refuse the rows of one rescue, or of its death notice (`refused-values.ts`). Then each expired
 // lease is rescued in a transaction of its own. A job whose rescue is refused keeps its lease for another 5 s, and the sweep
-// reports it. The same holds for promotions and for jobs that missed their start: they are divided until the refused one is alone.
-// Its row cannot be written, so this process remembers it, and leaves it out for 5 s. Limit keys are divided in the same way: a
-// key whose next held job is refused is left out for 5 s, and the other keys are admitted. Every other part of a sweep that is refused
-// is reported, and the rest is swept.
+// reports it. The same holds for promotions and for jobs that missed their start: they are divided until the refused one is
+// alone. Its row cannot be written, so this process remembers it, and leaves it out for 5 s. Limit keys are divided in the same
+// way: a key whose next held job is refused is left out for 5 s, and the other keys are admitted. Every other part of a sweep
+// that is refused is reported, and the rest is swept.
 //
 // NO REPORT IS LOST. If a later part of a sweep fails, because the server goes away, what the first part did is part of the next
 // report.

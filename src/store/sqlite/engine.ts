@@ -333,8 +333,8 @@ interface Named {
 }
 
 /**
- * A request whose values may be refused, for the sentence about it; null: a refusal counts as a failure of the file. That is so for
- * claims, renewals and sweeps, which carry no values to store, and for repairs.
+ * A request whose values may be refused, for the sentence about it; null: a refusal counts as a failure of the file. That is so
+ * for claims, renewals and sweeps, which carry no values to store, and for repairs.
  */
 function nameOf({ verb, items: [item] }: Call): Named | null {
   if (verb === 'repair' || (verb !== 'progress' && !(verb in durable))) return null

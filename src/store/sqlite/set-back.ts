@@ -1,10 +1,10 @@
-// Times after the machine's clock was set back. A lease carries its length, so every sweep shortens it (`sweep.ts`). Other entries
-// may be millions: jobs that wait for a delay (a retry, a snooze, an enqueue with `delay`), dedup keys with a window, key-value
-// entries with a TTL, and ended jobs and batches, which are kept for their retention. So they are corrected only when a sweep finds
-// that the clock is behind the time of an earlier one.
+// Times after the machine's clock was set back. A lease carries its length, so every sweep shortens it (`sweep.ts`). Other
+// entries may be millions: jobs that wait for a delay (a retry, a snooze, an enqueue with `delay`), dedup keys with a window,
+// key-value entries with a TTL, and ended jobs and batches, which are kept for their retention. So they are corrected only when a
+// sweep finds that the clock is behind the time of an earlier one.
 //
-// - Each of them carries its length. If its time is later than its whole length from now, it becomes that. So it lasts for at most
-//   its length once more, however far the clock was set back. An entry from before the clock was ahead is not changed.
+// - Each of them carries its length. If its time is later than its whole length from now, it becomes that. So it lasts for at
+//   most its length once more, however far the clock was set back. An entry from before the clock was ahead is not changed.
 // - An ended job or batch carries the time of its end. If that is later than now, it becomes now, and the retention begins there.
 // - A job with a time of its own (`runAt`) keeps it.
 // - The time of the last sweep is stored once a minute, so that idle sweeps write nothing. A smaller step back may pass unseen,

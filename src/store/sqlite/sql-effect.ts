@@ -69,8 +69,8 @@ function run(db: Connection, text: string, values: readonly Bindable[]): void {
 }
 
 /**
- * A temporary object would stay on the connection, and one that is named like a table of the store would be used in its place. The
- * savepoint of the settlement removes it again.
+ * A temporary object would stay on the connection, and one that is named like a table of the store would be used in its place.
+ * The savepoint of the settlement removes it again.
  */
 function refuseTemporary(db: Connection, text: string, execute: () => void): void {
   const count = () => db.get<{ objects: number }>('select count(*) as objects from sqlite_temp_schema')?.objects ?? 0

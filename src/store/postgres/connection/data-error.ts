@@ -1,7 +1,7 @@
 // Which errors of the server refuse one request, and which concern every request alike.
 //
-// A request that is refused is divided from the others of its call, and fails alone (`refused-values.ts`). In a worker it costs its
-// job an attempt. So an error that would meet every other request as well must not count as a refusal: it stays
+// A request that is refused is divided from the others of its call, and fails alone (`refused-values.ts`). In a worker it costs
+// its job an attempt. So an error that would meet every other request as well must not count as a refusal: it stays
 // STORE_UNAVAILABLE, and the call is made again.
 //
 // ALWAYS THE STORE. The call may succeed later as it is, also if a trigger raises the error:

@@ -3,8 +3,9 @@
 // FLUSH NUMBERS. A call whose connection broke may have been committed or not. So every durable call has a number of its own,
 // its flush, and records it in the transaction. If the call is sent again under the same number, it is carried out now, or it
 // fails with HF004 because it was committed before; then the answer that was kept is read, by a statement whose commit waits for
-// the same standbys (`schema/functions/flush.ts`). If the caller gave the number, it may ask again itself after this has given up: numbers are kept for an hour (`schema/functions/prune.ts`), one row for each
-// call, however many requests it had. Calls that write nothing durable are made again without a number (`failures.ts`).
+// the same standbys (`schema/functions/flush.ts`). If the caller gave the number, it may ask again itself after this has given
+// up: numbers are kept for an hour (`schema/functions/prune.ts`), one row for each call, however many requests it had. Calls that
+// write nothing durable are made again without a number (`failures.ts`).
 //
 // WITHDRAWN FLUSHES. The second send of a call may fail before it has checked its flush, for example because a queue was
 // redefined in between. The caller of `commitOnce` or `transact` then starts over, under another flush. So the flush of the
@@ -284,7 +285,10 @@ export class Database {
     )
   }
 
-  /** If the call was committed before, its kept answer counts. A server that took over may not have the call: then it is sent again. */
+  /**
+   * If the call was committed before, its kept answer counts. A server that took over may not have the call: then it is sent
+   * again.
+   */
   async #orKept<T>(flush: string, send: () => Promise<T>, readKept: (answer: string | null) => T): Promise<T> {
     for (let sends = 1; ; sends++) {
       try {

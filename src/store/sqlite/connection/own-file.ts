@@ -1,5 +1,5 @@
-// Whether the paths still lead to the files that were opened. A file that is deleted, moved or replaced stays open: SQLite goes on
-// writing to it, every commit succeeds, and all of them are lost when the last process closes it. Other processes open the new
+// Whether the paths still lead to the files that were opened. A file that is deleted, moved or replaced stays open: SQLite goes
+// on writing to it, every commit succeeds, and all of them are lost when the last process closes it. Other processes open the new
 // file meanwhile, so two stores work apart.
 //
 // The same applies to the log (`-wal`) and its index (`-shm`), which exist as long as a connection is open. A process that opens
@@ -25,7 +25,9 @@ export class OwnFile {
   readonly #files: readonly Opened[]
   #lookAt = 0
 
-  /** For a connection that has read the file, so that its log exists. The path is made absolute: the working directory may change. */
+  /**
+   * For a connection that has read the file, so that its log exists. The path is made absolute: the working directory may change.
+   */
   constructor(path: string) {
     this.#files = ['', '-wal', '-shm'].flatMap((suffix) => {
       const each = `${resolve(path)}${suffix}`

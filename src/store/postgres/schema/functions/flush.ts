@@ -3,11 +3,11 @@
 //   first send ───▶ inserts the row of its flush, with the answer, in its own transaction
 //   second send ──▶ meets that row (HF004), is undone, and the client reads the answer
 //
-// PROOF. A row that is visible need not be safe. If a synchronous standby is required and away, the commit of the first send waits
-// for it. If its session ends meanwhile, because the server restarts or an operator ends it, the call is committed on this server
-// alone, and every later session sees it. So the answer is not only read: the row is written as it is. That commit waits for the
-// standby as the first one would have, also if it is sent several times. If the standby was promoted meanwhile and does not have
-// the row, there is nothing to write (HF012), and the client sends the call again under the same flush.
+// PROOF. A row that is visible need not be safe. If a synchronous standby is required and away, the commit of the first send
+// waits for it. If its session ends meanwhile, because the server restarts or an operator ends it, the call is committed on this
+// server alone, and every later session sees it. So the answer is not only read: the row is written as it is. That commit waits
+// for the standby as the first one would have, also if it is sent several times. If the standby was promoted meanwhile and does
+// not have the row, there is nothing to write (HF012), and the client sends the call again under the same flush.
 //
 // WITHDRAWING A CALL. The second send may fail before it gets to `record_flush`: a queue was defined anew in between (HF006),
 // or a lane is missing. The client then has to know what became of the first send before it starts over under another flush.

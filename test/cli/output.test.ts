@@ -180,7 +180,7 @@ test('jobs and watch say that there is no such queue, and which one has a simila
   const none = await world.holdfast('jobs', '--queue', 'wlecome')
   assert.deepEqual(none, { code: 0, stdout: 'No jobs match.\n', stderr: note })
   const json = await world.holdfast('jobs', '--queue', 'wlecome', '--json')
-  assert.deepEqual([JSON.parse(json.stdout), json.stderr], [{ jobs: [], next: null }, note])
+  assert.deepEqual([JSON.parse(json.stdout), json.stderr], [{ jobs: [], looked: 0, next: null }, note])
   assert.equal((await world.holdfast('jobs', '--queue', 'welcome', '--state', 'dead')).stderr, '')
   const watching = world.start('watch', '--queue', 'wlecome')
   const [said] = (await once(watching.stderr, 'data')) as [Buffer]

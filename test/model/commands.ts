@@ -633,6 +633,7 @@ export function plain(value: unknown): unknown {
 function plainPart(key: string, part: unknown): unknown {
   if (key === 'payload' && typeof part === 'string') return plainPayload(part)
   if (key === 'error' && part) return plainError(part as JobError)
+  if (key === 'labels' && typeof part === 'string') return JSON.parse(part)
   if (key === 'errorGroup') return null // the words of some errors are the store's; `observe.ts` recounts the groups
   return plain(part)
 }

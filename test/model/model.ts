@@ -123,6 +123,8 @@ export interface ModelJob extends Mutable<JobRecord> {
   delayMs: number | null
   /** Its batch was deleted while it ran, so it is deleted when it ends. */
   isDeletedAtEnd: boolean
+  /** Its last attempt ended it, so the end of that attempt is the time at which it finished. */
+  endedByRun: boolean
 }
 
 /** Like a key-value answer: the number of the write in place of the version. */
@@ -394,7 +396,7 @@ export class Model {
         cancelEffects: [],
         started: false,
       },
-      ...{ hash: idempotency?.hash ?? null, keepUntil: 0, delayMs: null, isDeletedAtEnd: false },
+      ...{ hash: idempotency?.hash ?? null, keepUntil: 0, delayMs: null, isDeletedAtEnd: false, endedByRun: false },
       scope: dedup === null ? null : typeof dedup.scope === 'object' ? 'window' : dedup.scope,
     }
     this.state.live.push(created)
@@ -1038,6 +1040,7 @@ export class Model {
       job.result = settlement?.as === 'done' ? settlement.result : null
       job.annotations = annotations
       job.error = error
+      job.endedByRun = true
       this.#end(job, verdict.to, oracle)
     }
   }
@@ -1161,7 +1164,10 @@ export class Model {
     }
     for (const job of this.state.ended) {
       const aheadMs = Math.max(0, (job.finishedAt ?? 0) - now)
-      if (aheadMs > 0) Object.assign(job, { finishedAt: now, keepUntil: job.keepUntil - aheadMs })
+      if (aheadMs === 0) continue
+      Object.assign(job, { finishedAt: now, keepUntil: job.keepUntil - aheadMs })
+      const last = job.history.at(-1)
+      if (last && job.endedByRun) job.history = [...job.history.slice(0, -1), { ...last, endedAt: now }]
     }
     this.state.dedupEntries = this.state.dedupEntries.map((entry) => ({
       ...entry,
@@ -1405,7 +1411,7 @@ export class Model {
       started: false,
       cancelEffects: [],
     }
-    Object.assign(job, fresh, { result: null, error: null, finishedAt: null, keepUntil: 0 })
+    Object.assign(job, fresh, { endedByRun: false, result: null, error: null, finishedAt: null, keepUntil: 0 })
     this.state.ended = this.state.ended.filter((other) => other !== job)
     this.state.live.push(job)
     job.annotations = null
@@ -1569,7 +1575,7 @@ function record(job: ModelJob): JobRecord {
     keepUntil,
     ...rest
   } = job
-  const { isDeletedAtEnd, heldPlace, delayMs, ...known } = rest
+  const { isDeletedAtEnd, endedByRun, heldPlace, delayMs, ...known } = rest
   return known
 }
 

@@ -26,7 +26,8 @@ async function copyTables(source: Server, target: Server): Promise<void> {
   const file = (table: string) => `'${join(dirname(source.dataDirectory), `${table}.copy`)}'`
   const tables = await withClient(source.url(), async (client) => {
     const { rows } = await client.query(
-      `select relname from pg_class where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'p') and not relispartition`,
+      `select relname from pg_class where relnamespace = 'holdfast'::regnamespace and relkind in ('r', 'p') and not relispartition
+        order by oid`, // a table that another refers to was made before it
     )
     for (const { relname } of rows) await client.query(`copy (select * from holdfast.${relname}) to ${file(relname)}`)
     return rows.map(({ relname }) => relname as string)

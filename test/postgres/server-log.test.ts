@@ -129,6 +129,6 @@ async function refusedRow(server: Server): Promise<void> {
   await using database = await setup(server)
   await using holdfast = await open(database.url)
   await database.rows('alter table holdfast.job add constraint none check (max_attempts < 0)')
-  const error = await rejects(holdfast.queue('mail').enqueue({ secret }), 'STORE_UNAVAILABLE', { code: '23514' })
+  const error = await rejects(holdfast.queue('mail').enqueue({ secret }), 'INVALID_OPTION', { code: '23514' })
   assert.doesNotMatch(error.message, new RegExp(secret))
 }

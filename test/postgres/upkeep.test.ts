@@ -128,7 +128,7 @@ describe('partitions of finished jobs', () => {
     assert.equal(await rows(), 6)
     const name = `ended_${found.class}_${found.bucket}`
     const drop = async (jobs: number) => {
-      const forgotten = JSON.stringify({ [name]: [jobs, Number(step?.seqs)] })
+      const forgotten = JSON.stringify({ [name]: [jobs, step?.seqs] })
       return (
         await database.rows<{ n: number | null }>('select holdfast.drop_partition($1, $2)::int as n', [at, forgotten])
       )[0]?.n

@@ -186,7 +186,7 @@ const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   requeue: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   requeueAll: [],
   wake: ['INVALID_STATE', 'JOB_NOT_FOUND'],
-  reschedule: ['INVALID_STATE', 'JOB_NOT_FOUND'],
+  reschedule: ['INVALID_STATE', 'JOB_NOT_FOUND', 'INVALID_OPTION'], // the last: it must start before that time
   reprioritise: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   delete: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   purge: [],

@@ -3,7 +3,7 @@
 import type { JobInfo } from '../../../src/client/job-info.ts'
 import type { Note } from '../journal.ts'
 import { after, beforeKey, calls, deaths, effectKey, tasks, taskTag, work } from '../world.ts'
-import { type Evidence, labelOf, type Payload } from './evidence.ts'
+import { type Evidence, isUnknown, labelOf, type Payload } from './evidence.ts'
 import { isFree } from './fences.ts'
 import { check, combine, type Ruling } from './ruling.ts'
 
@@ -111,11 +111,21 @@ export function judgeDeaths(evidence: Evidence): Ruling {
     if (jobs.some(({ history }) => history.length >= 50)) return []
     const died = jobs.reduce((sum, job) => sum + deathsOf(job), 0)
     const noticed = notices.get(id)?.length ?? 0
-    return died === noticed ? [] : [`${id} died ${died} times, and has ${noticed} death notices`]
+    const isRight = noticed <= died && noticed >= died - replacementsOf(evidence, first)
+    return isRight ? [] : [`${id} died ${died} times, and has ${noticed} death notices`]
   })
 }
 
-/** One death for each new start after a requeue, and one if the job is dead now. */
+/** Enqueues that may have replaced the job: its attempts start again then, as after a requeue, and it has not died. */
+function replacementsOf({ requestedJobs }: Evidence, { id, dedupKey }: JobInfo): number {
+  if (dedupKey === null) return 0
+  return requestedJobs.filter(
+    ({ entry, note, answer }) =>
+      entry.key === dedupKey && (isUnknown(note) || (answer?.id === id && answer.status === 'replaced')),
+  ).length
+}
+
+/** One death for each new start after a requeue or a replacement, and one if the job is dead now. */
 function deathsOf({ history, state, attempts: spent }: JobInfo): number {
   const anew = history.filter(({ attempt }, n) => {
     const before = history[n - 1]

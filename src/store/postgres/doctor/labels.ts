@@ -5,7 +5,7 @@ import type { Finding } from '../../store.ts'
 import { labelHash } from '../schema/hash.ts'
 import type { Examination } from './examine.ts'
 
-/** Without `full`, so many label rows and so many jobs, live and ended, are looked at. */
+/** Without `full`, so many label rows and so many jobs, live and ended, are looked at; no job, if there is no label row. */
 const sampleMax = 1_000
 
 const hash = labelHash('n.name', 'n.value')
@@ -29,7 +29,10 @@ const missing = (max: string) => `
    where o.labels is not null and not exists (select from holdfast.label l where l.hash = ${hash} and l.seq = o.seq)`
 
 export async function labels({ db, request }: Examination): Promise<Finding[]> {
-  const max = request.full || request.fix ? 'all' : String(sampleMax)
+  const isWhole = request.full || request.fix
+  const max = isWhole ? 'all' : String(sampleMax)
+  const [used] = await db.query('select from holdfast.label limit 1', [])
+  if (!isWhole && used === undefined) return [fine('labels', 'No job that is found by a label is stored.')]
   const [row] = request.fix
     ? await db.transact(async (tx) => tx.query(repair, []))
     : await db.query(

@@ -164,9 +164,9 @@ function zip<A, B>`,
     patches: [
       {
         file: 'src/store/postgres/settle.ts',
-        from: `      const job = held.get(request)
+        from: `      const job = leased.get(request)
 `,
-        to: `      const job = held.get(request)
+        to: `      const job = leased.get(request)
       const { settlement } = request
       const staged = 'effects' in settlement ? settlement.effects : null
       if (!job && staged) await tx.attempt(async () => writer.apply([staged]))

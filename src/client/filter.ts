@@ -126,7 +126,7 @@ function checkLabels(labels: unknown): Labels {
   throw new HoldfastError('INVALID_OPTION', sentence, { option: 'labels' })
 }
 
-function toCursor(after: unknown): string | null {
+export function toCursor(after: unknown): string | null {
   if (after === undefined) return null
   if (typeof after === 'string') return after
   throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page.', { option: 'after' })

@@ -20,6 +20,7 @@ import type { ClaimOptions } from '../queue/queue.ts'
 import { type QueueReference, toDefinition, toQueueName } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type { DeadGroupsQuery, PurgeRequest, PurgeState, RequeueAllRequest } from '../store/store.ts'
+import { toCursor } from './filter.ts'
 
 export interface DeadGroupsFilter {
   readonly queue?: QueueReference
@@ -76,13 +77,8 @@ export function toDeadGroupsQuery(filter: DeadGroupsFilter): DeadGroupsQuery {
     queue: queue === undefined ? null : toQueueName(queue),
     order,
     limit: checkInteger(limit, 'limit', 1, bounds.pageMax),
-    after: after === undefined ? null : checkCursor(after),
+    after: toCursor(after),
   }
-}
-
-function checkCursor(after: unknown): string {
-  if (typeof after === 'string') return after
-  throw new HoldfastError('INVALID_OPTION', 'after is the `next` of an earlier page.', { option: 'after' })
 }
 
 export function toRequeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean }): RequeueAllRequest {

@@ -17,3 +17,10 @@ export function decodeCursor<Position>(text: string, isPosition: (value: readonl
   }
   throw toError(unknownPage())
 }
+
+/** The position of an error group in a list of groups, on every store: what it is ordered by, its queue, its fingerprint. */
+export type GroupMark = readonly [turn: number, queue: string, group: string]
+
+export function isGroupMark([turn, queue, group, ...rest]: readonly unknown[]): boolean {
+  return Number.isSafeInteger(turn) && typeof queue === 'string' && typeof group === 'string' && rest.length === 0
+}

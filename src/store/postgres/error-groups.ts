@@ -4,7 +4,7 @@
 import { errorGroup, groupCode, groupMessage } from '../../job/error-group.ts'
 import type { JobError } from '../../job/record.ts'
 import { Page } from '../page.ts'
-import { decodeCursor, encodeCursor } from '../page-cursor.ts'
+import { decodeCursor, encodeCursor, type GroupMark, isGroupMark } from '../page-cursor.ts'
 import type { DeadGroup, DeadGroupsPage, DeadGroupsQuery } from '../store.ts'
 import type { Row } from './connection/call.ts'
 import type { Database } from './connection/database.ts'
@@ -30,13 +30,12 @@ const selectGroups = `select * from (
    where (g.turn, g.queue, g.fingerprint) > ($3::bigint, $4::text, $5::text)
    order by g.turn, g.queue, g.fingerprint limit $6`
 
-type Mark = readonly [turn: number, queue: string, group: string]
-
 export async function readDeadGroups(
   db: Database,
   { queue, order, limit, after }: DeadGroupsQuery,
 ): Promise<DeadGroupsPage> {
-  const mark: Mark = after === null ? [Number.MIN_SAFE_INTEGER, '', ''] : decodeCursor<Mark>(after, isMark)
+  const mark: GroupMark =
+    after === null ? [Number.MIN_SAFE_INTEGER, '', ''] : decodeCursor<GroupMark>(after, isGroupMark)
   const page = new Page<Row>(limit)
   for (const row of await db.query(selectGroups, [queue, order, ...mark, page.rowsLeft])) page.add(row, 0)
   const last = page.entries.at(-1)
@@ -56,8 +55,4 @@ function toGroup([queue, group, name, code, message, dead, lastDiedAt]: Row): De
     dead: Number(dead),
     lastDiedAt: Number(lastDiedAt),
   }
-}
-
-function isMark([value, queue, group, ...rest]: readonly unknown[]): boolean {
-  return Number.isSafeInteger(value) && typeof queue === 'string' && typeof group === 'string' && rest.length === 0
 }

@@ -3,7 +3,7 @@
 import { errorGroup, groupCode, groupMessage, ungrouped } from '../../job/error-group.ts'
 import type { JobError } from '../../job/record.ts'
 import { Page } from '../page.ts'
-import { decodeCursor, encodeCursor } from '../page-cursor.ts'
+import { decodeCursor, encodeCursor, type GroupMark, isGroupMark } from '../page-cursor.ts'
 import type { DeadGroup, DeadGroupsPage, DeadGroupsQuery } from '../store.ts'
 import type { QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
@@ -47,8 +47,6 @@ interface GroupRow {
   readonly last_died_at: number
 }
 
-type Mark = readonly [value: number, queue: string, group: string]
-
 /** A group is far smaller than a dead job, and there are at most as many. So all are read and sorted. */
 const selectGroups = (
   by: string,
@@ -58,7 +56,8 @@ const selectGroups = (
    order by g.${by} desc, q.name, g.fingerprint limit +?5`
 
 export function readDeadGroups(tx: SqliteTransaction, { queue, order, limit, after }: DeadGroupsQuery): DeadGroupsPage {
-  const mark: Mark = after === null ? [Number.MIN_SAFE_INTEGER, '', ''] : decodeCursor<Mark>(after, isMark)
+  const mark: GroupMark =
+    after === null ? [Number.MIN_SAFE_INTEGER, '', ''] : decodeCursor<GroupMark>(after, isGroupMark)
   const by = order === 'newest' ? 'last_died_at' : 'dead'
   const page = new Page<GroupRow>(limit)
   for (const row of tx.db.all<GroupRow>(selectGroups(by), queue, ...mark, page.rowsLeft)) page.add(row, 0)
@@ -71,8 +70,4 @@ export function readDeadGroups(tx: SqliteTransaction, { queue, order, limit, aft
 
 function toGroup({ fingerprint: group, last_died_at: lastDiedAt, ...rest }: GroupRow): DeadGroup {
   return { ...rest, group, lastDiedAt }
-}
-
-export function isMark([value, queue, group, ...rest]: readonly unknown[]): boolean {
-  return Number.isSafeInteger(value) && typeof queue === 'string' && typeof group === 'string' && rest.length === 0
 }

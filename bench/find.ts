@@ -1,8 +1,8 @@
 // What a page of a listing costs in a store with a million jobs, filter by filter, on either store.
 //
-// Half of the jobs are ready and half are done, in ten queues, and some are items of a batch. Done jobs are made by SQL: ready
-// jobs of some queues are moved to the ended jobs, with their counts, as settlements leave them. All is read through the public
-// API. A run whose counts are wrong, or whose page is not full, gives no figure.
+// Half of the jobs are ready and half are done, in ten queues. Some more are items of a batch, have a label, or are dead. Done
+// jobs are made by SQL: ready jobs of some queues are moved to the ended jobs, with their counts, as settlements leave them. All
+// is read through the public API. A run whose counts are wrong, or whose page is not full, gives no figure.
 
 import { DatabaseSync } from 'node:sqlite'
 import pg from 'pg'
@@ -67,6 +67,10 @@ async function measure(store: string, { holdfast, count, samples }: Run, endAll:
     { name: 'items' },
     Array.from({ length: items }, (_, n) => ({ queue: 'items', payload: { n } })),
   )
+  await holdfast
+    .queue('labelled')
+    .enqueueMany(Array.from({ length: items }, (_, n) => ({ payload: { n }, labels: { customer: `c${n % 2}` } })))
+  const errorGroup = await die(holdfast)
   showProgress(`${store}: ending half of the jobs`)
   await endAll(names.filter((_, i) => i % 2 === 1))
   const { count: done } = await holdfast.count({ state: 'done' })
@@ -78,6 +82,8 @@ async function measure(store: string, { holdfast, count, samples }: Run, endAll:
     'a queue and done': { queue: 'queue-9', state: 'done' },
     '100 ids': { ids },
     'a batch': { batch: batch.id },
+    'a label': { labels: { customer: 'c1' } },
+    'an error group': { queue: 'dying', errorGroup },
     'ended within a time': { queue: 'queue-9', ended: { since: startMs, before: middle } },
     'holder of a dedup key': { queue: 'keys', dedupKey: 'k' },
     'a payload, found at once': { queue: 'queue-8', payload: { path: 'kind', equals: 'usual' } },
@@ -123,6 +129,18 @@ async function enqueueAll(holdfast: Holdfast, names: readonly string[], count: n
   return { id, ids: ids.slice(0, 100) }
 }
 
+/** Dead jobs with one of two errors; answers the group of the first. */
+async function die(holdfast: Holdfast): Promise<string> {
+  const dying = holdfast.queue('dying', { attempts: 1 })
+  await dying.enqueueMany(Array.from({ length: items }, (_, n) => ({ payload: { n } })))
+  const leases = await dying.claim({ max: items, lease: '5m' })
+  await Promise.all(leases.map((lease, n) => lease.dead(new Error(n % 2 === 0 ? `no answer to ${n}` : 'refused'))))
+  const { groups } = await holdfast.deadGroups({ queue: 'dying' })
+  const group = groups.find(({ message }) => message.startsWith('no answer'))
+  if (group?.dead !== items / 2) throw new Error(`${group?.dead} jobs are dead of the first error, not ${items / 2}`)
+  return group.group
+}
+
 function endInFile(path: string, names: readonly string[]): void {
   const db = new DatabaseSync(path)
   db.exec('begin immediate')
@@ -158,7 +176,7 @@ async function endInSchema(url: string, names: readonly string[]): Promise<void>
   )
   await client.query(
     sql(`insert into holdfast.tally (queue, xid, ready, done)
-         select e.queue, pg_current_xact_id(), -count(*), count(*) from holdfast.ended e group by e.queue`),
+         select e.queue, pg_current_xact_id(), -count(*), count(*) from holdfast.ended e where e.state = 'done' group by e.queue`),
   )
   await client.query('commit')
   await client.query(sql('vacuum analyze holdfast.job'))

@@ -66,8 +66,15 @@ export interface HoldfastEvents {
   'job.cancelled': RunFacts
   /** This worker no longer holds the job: its lease expired or was taken away. The outcome of the run is discarded. */
   'lease.lost': JobFacts & { readonly during: 'run' | 'settle' }
-  /** The lease of a worker of any process expired, and a sweep of this process rescued the job. `state`: its state now. */
-  'lease.expired': JobFacts & { readonly startedAt: Date; readonly state: JobState }
+  /**
+   * The lease of a worker of any process expired, and a sweep of this process rescued the job. `state`: its state now.
+   * `releasedBy` is set if `releaseWorker` of this process has ended the lease: the `by` of that call.
+   */
+  'lease.expired': JobFacts & {
+    readonly startedAt: Date
+    readonly state: JobState
+    readonly releasedBy?: string | null
+  }
   /** A settlement failed for another reason than a lost lease. `state`: the job's state now, if the store reported it. */
   'settle.failed': JobFacts & { readonly error: Error; readonly state: JobState | null }
   /**

@@ -7,11 +7,13 @@ import { Inbox, type InboxPageFilter, listInboxes } from './batch/inbox.ts'
 import type { BatchOptions } from './batch/options.ts'
 import type { BatchProgress } from './batch/progress.ts'
 import type { Items } from './batch/submission.ts'
-import type { CountFilter, JobsFilter } from './client/filter.ts'
+import type { BulkAnswer, BulkOptions, CancelAllAnswer, RunTime } from './client/bulk.ts'
+import { type DeletedQueue, type DeleteQueueOptions, deleteQueue } from './client/delete-queue.ts'
+import type { CountFilter, JobConditions, JobsFilter } from './client/filter.ts'
 import type { JobInfo } from './client/job-info.ts'
 import type { CancelOptions, DeadGroupInfo, JobsPage } from './client/jobs.ts'
-import type { QueueInfo, Stats } from './client/queues.ts'
-import type { DeadGroupsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
+import type { PauseOptions, QueueInfo, Stats } from './client/queues.ts'
+import type { ByOption, DeadGroupsFilter, JobChanges, ResultOptions } from './client/requests.ts'
 import type { Watch, WatchFilter } from './client/watch.ts'
 import { HoldfastError, toError } from './errors.ts'
 import type { AnyListener, EventName, Listener } from './events.ts'
@@ -30,18 +32,11 @@ import { type OutOf, type QueueHandle, type QueueReference, type ResultOf, toDef
 import type { ScheduleInfo } from './schedule/info.ts'
 import type { ScheduleOptions } from './schedule/options.ts'
 import { notFound } from './store/refusals.ts'
-import type {
-  Capabilities,
-  CountedJobs,
-  Enqueued,
-  Finding,
-  PurgeState,
-  RequeueAllAnswer,
-  Store,
-} from './store/store.ts'
+import type { Capabilities, CountedJobs, Enqueued, Finding, Store } from './store/store.ts'
 import type { Reaper } from './sweep/reaper.ts'
 import { type ReaperOptions, type Revival, toReaperPlan } from './sweep/reaper-options.ts'
-import type { SweepTotals } from './sweep/sweeper.ts'
+import { type ReleaseWorkerOptions, toReleasePlan } from './sweep/release.ts'
+import type { Released, SweepTotals } from './sweep/sweeper.ts'
 import { type HoldfastParts, Wiring, type WorkerWays } from './wiring.ts'
 import type { Gate, GateOptions } from './worker/gate/gate.ts'
 import type { GateInfo } from './worker/gate/gates.ts'
@@ -194,13 +189,22 @@ export class Holdfast {
   }
 
   /** Changes the time that a waiting job waits for. If that time has passed, the job is ready at once. */
-  reschedule(id: string, runAt: Date | number): Promise<JobState> {
-    return this.#parts.jobs.reschedule(id, runAt)
+  reschedule(id: string, runAt: Date | number, options: ByOption = {}): Promise<JobState> {
+    return this.#parts.jobs.reschedule(id, runAt, options)
   }
 
   /** Moves a waiting job behind the other jobs of another priority. */
-  reprioritise(id: string, priority: number): Promise<JobState> {
-    return this.#parts.jobs.reprioritise(id, priority)
+  reprioritise(id: string, priority: number, options: ByOption = {}): Promise<JobState> {
+    return this.#parts.jobs.reprioritise(id, priority, options)
+  }
+
+  /**
+   * Changes parts of a waiting job: payload, attempts, headers, labels, limit key. It keeps its place, unless its limit key
+   * changes. A limit key and labels that the queue's definition finds in the payload follow the new payload. Answers the state
+   * that the job is in now; INVALID_STATE if it runs or has ended.
+   */
+  change<Payload = unknown>(id: string, changes: JobChanges<Payload>, options: ByOption = {}): Promise<JobState> {
+    return this.#parts.jobs.change(id, changes, options)
   }
 
   /** Deletes a job that does not run, with its history and its keys. */
@@ -208,22 +212,42 @@ export class Holdfast {
     return this.#parts.jobs.delete(id)
   }
 
-  /** Deletes every job of a queue that does not run, or only those in some states. */
-  purge(
-    queue: QueueReference,
-    options: { readonly states?: readonly PurgeState[] } = {},
-  ): Promise<{ readonly deleted: number }> {
-    return this.#parts.jobs.purge(queue, options)
+  /** A dead, done or cancelled job starts again with all its attempts; its history stays. */
+  requeue(id: string, options: ByOption = {}): Promise<void> {
+    return this.#parts.jobs.requeue(id, options)
   }
 
-  /** A dead job starts again with all its attempts; its history stays. */
-  requeue(id: string): Promise<void> {
-    return this.#parts.jobs.requeue(id)
+  // ── Change all jobs that match ──
+
+  /**
+   * Cancels every job that matches and has not ended, in steps: waiting jobs end, running jobs are asked to stop. `dryRun` only
+   * counts. Jobs that are enqueued later stay. If `signal` aborts, the answer says where to go on (`next`).
+   */
+  cancelAll(filter: JobConditions, options: BulkOptions = {}): Promise<CancelAllAnswer> {
+    return this.#parts.bulk.cancelAll(filter, options)
   }
 
-  /** Requeues every dead job that matches, for each dedup key the newest. Jobs whose key is in use are skipped and named. */
-  requeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean } = {}): Promise<RequeueAllAnswer> {
-    return this.#parts.jobs.requeueAll(filter, options)
+  /**
+   * Requeues every dead job that matches, for each dedup key the newest. Done and cancelled jobs are requeued if the filter names
+   * these states.
+   */
+  requeueAll(filter: JobConditions, options: BulkOptions = {}): Promise<BulkAnswer> {
+    return this.#parts.bulk.requeueAll(filter, options)
+  }
+
+  /** Deletes every job that matches, with its history and its keys. Running jobs are skipped and named. */
+  deleteAll(filter: JobConditions, options: BulkOptions = {}): Promise<BulkAnswer> {
+    return this.#parts.bulk.deleteAll(filter, options)
+  }
+
+  /** Changes the time that every matching job waits for, to one time or by one delay from now. */
+  rescheduleAll(filter: JobConditions, when: RunTime, options: BulkOptions = {}): Promise<BulkAnswer> {
+    return this.#parts.bulk.rescheduleAll(filter, when, options)
+  }
+
+  /** Moves every waiting job that matches behind the other jobs of another priority. */
+  reprioritiseAll(filter: JobConditions, priority: number, options: BulkOptions = {}): Promise<BulkAnswer> {
+    return this.#parts.bulk.reprioritiseAll(filter, priority, options)
   }
 
   // ── Queues ──
@@ -238,13 +262,50 @@ export class Holdfast {
     return this.#parts.queues.stats(queue)
   }
 
-  /** Claims skip a paused queue; its jobs stay as they are. */
-  pause(queue: QueueReference, options: { readonly by?: string } = {}): Promise<void> {
+  /**
+   * Claims skip a paused queue; its jobs stay as they are. With `for` or `until` the pause ends by itself: the first sweep after
+   * that time, of any process, resumes the queue. A second pause sets its own time, or none.
+   */
+  pause(queue: QueueReference, options: PauseOptions = {}): Promise<void> {
     return this.#parts.queues.pause(queue, options)
   }
 
   resume(queue: QueueReference): Promise<void> {
     return this.#parts.queues.resume(queue)
+  }
+
+  /**
+   * Pauses every queue that `queues()` lists at this moment; a queue that is made later runs. Answers the names of those that
+   * were not paused, or whose pause has another end now.
+   */
+  pauseAll(options: PauseOptions = {}): Promise<string[]> {
+    return this.#parts.queues.pauseAll(options)
+  }
+
+  /** Resumes every paused queue. Answers their names. */
+  resumeAll(): Promise<string[]> {
+    return this.#parts.queues.resumeAll()
+  }
+
+  /**
+   * For a worker that is known to be dead: its leases end now, as if they had expired. Each attempt counts. Answers how
+   * many jobs are free again. If the worker lives after all, its settlements of these jobs answer `lost`.
+   */
+  releaseWorker(worker: string, options: ReleaseWorkerOptions = {}): Promise<Released> {
+    const { calls, sweeper } = this.#parts
+    return calls.run(async () => sweeper.releaseWorker(toReleasePlan(worker, options)))
+  }
+
+  /**
+   * Deletes a queue with its definition, override, pause, keys and counts. QUEUE_IN_USE if it has jobs, unless `withJobs` deletes
+   * them too; if one of them runs; or if a schedule enqueues into it. The next enqueue makes the queue anew.
+   */
+  deleteQueue(queue: QueueReference, options: DeleteQueueOptions = {}): Promise<DeletedQueue> {
+    const { calls, store, schedules, bulk } = this.#parts
+    const deleteJobs = async (name: string) => (await bulk.deleteAll({ queue: name }, {})).changed
+    const schedulesOf = async (name: string) =>
+      (await schedules.list()).filter((each) => each.queue === name).map((each) => each.name)
+    return calls.run(() => deleteQueue({ store, schedulesOf, deleteJobs }, queue, options))
   }
 
   /**

@@ -15,11 +15,13 @@ export type { BatchItem, BatchOptions, CompletionOptions } from './batch/options
 export type { BatchProgress } from './batch/progress.ts'
 export type { ItemResult } from './batch/result.ts'
 export type { Items, Submitted } from './batch/submission.ts'
+export type { BulkAnswer, BulkOptions, BulkProgress, CancelAllAnswer, RunTime } from './client/bulk.ts'
+export type { DeletedQueue, DeleteQueueOptions } from './client/delete-queue.ts'
 export type { CountFilter, JobConditions, JobsFilter, TimeRangeOption } from './client/filter.ts'
-export type { AttemptInfo, JobInfo, ListedJob, ProgressInfo } from './client/job-info.ts'
+export type { AttemptInfo, ChangeInfo, JobInfo, ListedJob, ProgressInfo } from './client/job-info.ts'
 export type { CancelOptions, DeadGroupInfo, JobsPage } from './client/jobs.ts'
-export type { QueueInfo, Stats } from './client/queues.ts'
-export type { DeadGroupsFilter, RequeueAllFilter, ResultOptions } from './client/requests.ts'
+export type { PauseOptions, QueueInfo, Stats } from './client/queues.ts'
+export type { ByOption, DeadGroupsFilter, JobChanges, ResultOptions } from './client/requests.ts'
 export type { JobChange, Watch, WatchFilter } from './client/watch.ts'
 export { type ErrorCode, HoldfastError, isHoldfastError } from './errors.ts'
 export type {
@@ -57,6 +59,7 @@ export {
   type SchemaOptions,
 } from './queue/definition.ts'
 export type { Effects, FollowUp } from './queue/effects.ts'
+export type { KvWrites } from './queue/kv-writes.ts'
 export type {
   KeyOption,
   LimitKey,
@@ -83,18 +86,19 @@ export type {
   Capabilities,
   ChangedState,
   CountedJobs,
+  DeadGroup,
   Enqueued,
   EnqueueStatus,
   Finding,
-  PurgeState,
-  RequeueAllAnswer,
   Severity,
-  SkippedJob,
+  SkippedJobs,
+  SkipReason,
   Store,
 } from './store/store.ts'
 export type { Reaper, ReaperReport } from './sweep/reaper.ts'
 export type { FindContext, ReaperOptions, Revival } from './sweep/reaper-options.ts'
-export type { SweepTotals } from './sweep/sweeper.ts'
+export type { ReleaseWorkerOptions } from './sweep/release.ts'
+export type { Released, SweepTotals } from './sweep/sweeper.ts'
 export type { CallOptions, SecretFor, WebhookCall, WebhooksOptions } from './webhook/options.ts'
 export { type Secrets, type VerifiedWebhook, type VerifyOptions, verifyWebhook } from './webhook/signature.ts'
 export {

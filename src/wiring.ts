@@ -11,6 +11,7 @@
 
 import type { BatchContext } from './batch/batch.ts'
 import { Batches } from './batch/batches.ts'
+import { Bulk } from './client/bulk.ts'
 import { Calls, closedError } from './client/calls.ts'
 import { Group } from './client/group.ts'
 import { Jobs } from './client/jobs.ts'
@@ -23,7 +24,8 @@ import { Watches } from './client/watch.ts'
 import { kvWeight, settleWeight, weightMax } from './client/weight.ts'
 import { Events } from './events.ts'
 import { checkOptions } from './job/names.ts'
-import type { NewJob } from './job/record.ts'
+import type { KvWrite, NewJob } from './job/record.ts'
+import { effectsIn } from './job/settlement.ts'
 import { Kv, type KvContext } from './kv/kv.ts'
 import { ManualClaims } from './lease/claim.ts'
 import type { Lease, LeaseContext } from './lease/lease.ts'
@@ -47,7 +49,6 @@ import { Schedules } from './schedule/schedules.ts'
 import type {
   ItemsRequest,
   KvAnswer,
-  KvWrite,
   ProgressAnswer,
   ProgressRequest,
   RenewAnswer,
@@ -97,6 +98,7 @@ export class Wiring {
   /** For entries of Holdfast itself. */
   readonly #ownKv: Kv
   readonly jobs: Jobs
+  readonly bulk: Bulk
   readonly queues: Queues
   readonly watches: Watches
   readonly batches: Batches
@@ -161,6 +163,7 @@ export class Wiring {
     this.kv = new Kv(kv)
     this.#ownKv = new Kv(kv, true)
     this.jobs = this.#jobs()
+    this.bulk = new Bulk({ store: this.store, calls: this.calls, expectDue: (delayMs) => this.sweeper.expect(delayMs) })
     this.queues = new Queues(store, this.calls)
     this.gates = new Gates({ kv: this.#ownKv, events })
     this.batchContext = this.#batchContext()
@@ -328,8 +331,9 @@ export class Wiring {
     if ('delayMs' in settlement) this.sweeper.expect(settlement.delayMs)
     const answered = this.#settles.add(request)
     if (this.#results.size > 0) answered.then(() => this.#results.hint(request.id)).catch(() => undefined)
-    if (!('effects' in settlement) || !settlement.effects) return answered
-    const { enqueue } = settlement.effects
+    const effects = effectsIn(settlement)
+    if (effects === null) return answered
+    const { enqueue } = effects
     return answered.then((answer) => {
       if (typeof answer === 'object' && 'enqueued' in answer) emitEnqueued(this.events, enqueue, answer.enqueued)
       return answer

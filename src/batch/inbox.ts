@@ -12,6 +12,7 @@ import { bounds } from '../job/bounds.ts'
 import { encodeJson, resultRule, wakeRule } from '../job/codec.ts'
 import { inboxesPrefix, inboxKey, inboxOf, inboxPrefix, type Offered, readOffered, taken } from '../job/inbox.ts'
 import { checkInboxName, checkInteger, checkOptions, checkText } from '../job/names.ts'
+import { writeEntry } from '../kv/entries.ts'
 import { type AnnotationOptions, toAnnotations } from '../lease/annotations.ts'
 import { type Define, type Effects, prepareEffects } from '../queue/effects.ts'
 import type { AcceptRequest, Enqueued, KvEntry, Store } from '../store/store.ts'
@@ -177,9 +178,9 @@ export class Pickup<Value = unknown> {
   /** Only one of the callers that read the same version succeeds. If it dies after that, the job runs when its snooze ends. */
   async #takeAway(): Promise<boolean> {
     const write = { key: this.#key, version: this.#version, value: taken, ttlMs: givenBackMs }
-    const [answer] = await this.#context.store.kvWrite([{ as: 'compareAndSet', ...write }])
+    const answer = await writeEntry(this.#context.store, { as: 'compareAndSet', ...write })
     if (isRefused(answer)) throw toError(answer)
-    return answer?.applied === true
+    return answer.applied
   }
 
   #gone(verb: string, cause?: HoldfastError): HoldfastError {

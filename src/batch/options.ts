@@ -19,7 +19,7 @@ export type BatchItem = FollowUp
 /** The payload receives `batchId`, `state` and `round`; for a webhook, its body does. */
 export type CompletionOptions<Q extends QueueReference = QueueReference> = Omit<
   FollowUp,
-  'queue' | 'payload' | 'id' | 'dedup' | 'idempotencyKey'
+  'queue' | 'payload' | 'id' | 'dedup' | 'idempotencyKey' | 'kv'
 > & { readonly queue: Q } & CompletionPayload<PayloadOf<Q>>
 
 /** The facts of the batch are added to it; everything else that its queue requires must be given. */
@@ -95,6 +95,7 @@ async function toTarget(
   for (const name of ['id', 'tx', 'dedup', 'idempotencyKey']) {
     if (name in options) throw noTarget(`with ${name}, the completion of a later round could not be enqueued`)
   }
+  if ('kv' in options) throw noTarget('key-value writes cannot be part of it: make them effects of its handler')
   const definition = toDefinition(queue)
   const into = definition.factsInto ?? null
   if (!isPlainObject(payload)) throw noTarget('its payload must be an object, which receives batchId, state and round')

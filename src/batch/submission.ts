@@ -7,7 +7,7 @@ import { bounds } from '../job/bounds.ts'
 import type { NewJob } from '../job/record.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import type { Fitting } from '../queue/effects.ts'
-import { prepareJob } from '../queue/prepare.ts'
+import { charsOfJob, prepareJob } from '../queue/prepare.ts'
 import { toDefinition } from '../queue/reference.ts'
 import { show } from '../runtime/duration.ts'
 import type { ItemsAnswer, ItemsRequest } from '../store/store.ts'
@@ -95,7 +95,7 @@ class Chunks {
   add(job: NewJob, index: number): void | Promise<void> {
     if (this.#jobs.length === 0) this.#first = index
     this.#jobs.push(job)
-    this.#chars += job.payload.length
+    this.#chars += charsOfJob(job)
     if (this.#jobs.length >= bounds.itemsMax || this.#chars >= bounds.itemsChars) return this.#send()
   }
 

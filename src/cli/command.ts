@@ -26,6 +26,9 @@ export interface Option {
   readonly multiple?: true
 }
 
+/** For commands whose caller is kept in the history of the job. */
+export const byOption: Option = { value: 'name', says: 'your name; the history of the job shows it' }
+
 export interface Call {
   /** The URL of the store, if one was given. */
   readonly url: string | undefined
@@ -140,6 +143,13 @@ export function notFound(id: string): HoldfastError {
   return new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}: it never existed, or its retention is over.`, {
     id,
   })
+}
+
+/** The option --limit-key, or --no-limit-key; undefined: neither is given. */
+export function limitKeyOf(options: Options): string | null | undefined {
+  if (!options.isSet('no-limit-key')) return options.text('limit-key')
+  if (options.isSet('limit-key')) throw new UsageError('Give either --limit-key or --no-limit-key.')
+  return null
 }
 
 /** An option of the form name=value. */

@@ -66,7 +66,10 @@ function toAttempts(text: string | undefined): JobConditions['attempts'] {
 
 function toLabels(texts: readonly string[]): JobConditions['labels'] {
   if (texts.length === 0) return undefined
-  return Object.fromEntries(texts.map((text) => pairOf('label', text)))
+  const pairs = texts.map((text) => pairOf('label', text))
+  const twice = pairs.find(([name], i) => pairs.findIndex(([other]) => other === name) < i)
+  if (twice === undefined) return Object.fromEntries(pairs)
+  throw new UsageError(`--label ${twice[0]} is given twice, and a job has one value of a label: no job could match.`)
 }
 
 /** A value that is JSON is taken as such; any other value is text. */

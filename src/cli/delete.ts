@@ -1,14 +1,26 @@
+import { bulkOptions, changeAll, subjectOf } from './bulk.ts'
 import type { Command } from './command.ts'
 
 export const deleteJob: Command = {
   name: 'delete',
-  operands: '<id>',
-  says: 'delete a job that is not running, with its history and its keys',
-  options: {},
-  examples: ['holdfast delete 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'],
+  operands: '[id]',
+  says: 'delete a job that is not running, or every such job that matches, with history and keys',
+  options: bulkOptions,
+  examples: [
+    'holdfast delete 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80',
+    'holdfast delete --queue welcome --state dead --state cancelled',
+    'holdfast delete --label customer=c1 --dry-run',
+  ],
 
-  async run({ open, operands: [id = ''] }) {
-    await (await open()).delete(id)
+  async run(call) {
+    const { id } = subjectOf(call)
+    if (id === undefined) {
+      return changeAll(call, {
+        ...{ did: 'Deleted', does: 'delete' },
+        run: (holdfast, filter, options) => holdfast.deleteAll(filter, options),
+      })
+    }
+    await (await call.open()).delete(id)
     return { data: { id, deleted: true }, text: `Deleted ${id}.` }
   },
 }

@@ -2,7 +2,7 @@ import { text } from 'node:stream/consumers'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import type { EnqueueOptions } from '../queue/prepare.ts'
 import type { EnqueueStatus } from '../store/store.ts'
-import { type Command, given, type Options, pairOf, parseJson, UsageError } from './command.ts'
+import { type Command, given, limitKeyOf, type Options, pairOf, parseJson, UsageError } from './command.ts'
 import { noteNewQueue } from './known-queue.ts'
 
 export const enqueue: Command = {
@@ -64,12 +64,6 @@ function enqueueOptions(options: Options): EnqueueOptions {
     headers: headers.length > 0 ? Object.fromEntries(headers.map((text) => pairOf('header', text))) : undefined,
     labels: labels.length > 0 ? Object.fromEntries(labels.map((text) => pairOf('label', text))) : undefined,
   }) as EnqueueOptions
-}
-
-function limitKeyOf(options: Options): EnqueueOptions['limitKey'] {
-  if (!options.isSet('no-limit-key')) return options.text('limit-key')
-  if (options.isSet('limit-key')) throw new UsageError('Give either --limit-key or --no-limit-key.')
-  return null
 }
 
 function dedupOf(options: Options): EnqueueOptions['dedup'] {

@@ -1,4 +1,4 @@
-import type { AttemptInfo, JobInfo } from '../client/job-info.ts'
+import type { AttemptInfo, ChangeInfo, JobInfo } from '../client/job-info.ts'
 import { messageWithCauses } from '../job/error.ts'
 import type { ErrorCause } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
@@ -9,14 +9,14 @@ import { lines, oneLine, prettyJson, type Terminal } from './terminal.ts'
 export const job: Command = {
   name: 'job',
   operands: '<id>',
-  says: 'show everything about one job, with the history of its attempts',
+  says: 'show everything about one job, with its attempts and the changes by hand',
   options: {},
   examples: ['holdfast job 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80'],
 
   async run({ open, operands: [id = ''], terminal }) {
     const info = await (await open()).job(id)
     if (!info) throw notFound(id)
-    return { data: info, text: [factsOf(info, terminal), historyOf(info.history, terminal)].join('\n\n') }
+    return { data: info, text: [factsOf(info, terminal), timelineOf(info, terminal)].join('\n\n') }
   },
 }
 
@@ -78,8 +78,9 @@ function headOf({ name, message, code }: ErrorCause): string {
   return code === undefined ? head : `${head} (${code})`
 }
 
-function historyOf(history: readonly AttemptInfo[], terminal: Terminal): string {
-  if (history.length === 0) return terminal.paint('dim', 'No attempt has ended yet.')
+/** Attempts and changes by hand, in the order in which they happened. */
+function timelineOf({ history, changes }: JobInfo, terminal: Terminal): string {
+  if (history.length + changes.length === 0) return terminal.paint('dim', 'No attempt has ended yet.')
   const columns = [
     { title: 'ATTEMPT', align: 'right' },
     { title: 'ENDING' },
@@ -88,13 +89,32 @@ function historyOf(history: readonly AttemptInfo[], terminal: Terminal): string 
     { title: 'TOOK', align: 'right' },
     { title: 'ERROR' },
   ] as const
-  const rows = history.map(({ attempt, ending, worker, startedAt, endedAt, error }) => [
+  const timeline = [...history, ...changes].sort(byTime)
+  return terminal.table(
+    columns,
+    timeline.map((entry) => ('as' in entry ? changeRow(entry, terminal) : attemptRow(entry, terminal))),
+  )
+}
+
+/** A job is changed only while it waits: an attempt that has ended by then comes first. */
+function byTime(a: AttemptInfo | ChangeInfo, b: AttemptInfo | ChangeInfo): number {
+  if ('as' in a) return 'as' in b ? a.at.getTime() - b.at.getTime() : b.endedAt <= a.at ? 1 : -1
+  if ('as' in b) return a.endedAt <= b.at ? -1 : 1
+  return a.startedAt.getTime() - b.startedAt.getTime()
+}
+
+function attemptRow({ attempt, ending, worker, startedAt, endedAt, error }: AttemptInfo, terminal: Terminal): string[] {
+  return [
     String(attempt),
     terminal.paint(ending === 'done' ? 'green' : error ? 'red' : 'yellow', ending),
     oneLine(worker),
     terminal.time(startedAt),
     span(endedAt.getTime() - startedAt.getTime()),
     error ? oneLine(messageWithCauses(error)) : '',
-  ])
-  return terminal.table(columns, rows)
+  ]
+}
+
+function changeRow({ as, by, at, what = [] }: ChangeInfo, terminal: Terminal): string[] {
+  const did = [as, what.join(', ')].filter((part) => part !== '').join(' ')
+  return ['', did, by === null ? '' : `by ${oneLine(by)}`, terminal.time(at), '', '']
 }

@@ -1,4 +1,4 @@
-import type { KvValue } from '../kv/kv.ts'
+import type { Kv, KvValue } from '../kv/kv.ts'
 import { type Answer, type Call, type Command, given, ownValue, parseJson, UsageError } from './command.ts'
 import { compactJson, oneLine, prettyJson, type Terminal } from './terminal.ts'
 
@@ -9,10 +9,16 @@ export const kv: Command = {
   operands: 'get <key> | put <key> <json> | delete <key> | scan [prefix]',
   says: 'read and write the key-value store beside the queues',
   options: {
+    'if-version': { value: 'n', says: 'delete: only if the entry still has this version' },
     ttl: { value: 'duration', says: 'put: the entry expires after this time' },
     limit: { value: 'n', says: 'scan: how many at most; 100 unless given' },
   },
-  examples: [`holdfast kv put cursor '{"page":7}' --ttl 1d`, 'holdfast kv get cursor', 'holdfast kv scan cursor/'],
+  examples: [
+    `holdfast kv put cursor '{"page":7}' --ttl 1d`,
+    'holdfast kv get cursor',
+    'holdfast kv delete cursor --if-version 12',
+    'holdfast kv scan cursor/',
+  ],
 
   mayCreate: ([verb]) => verb === 'put',
 
@@ -35,13 +41,13 @@ interface Action {
 const actions: Readonly<Record<string, Action>> = {
   get: { usage: 'holdfast kv get <key>', min: 1, max: 1, run: get },
   put: { usage: 'holdfast kv put <key> <json>', min: 2, max: 2, run: put },
-  delete: { usage: 'holdfast kv delete <key>', min: 1, max: 1, run: remove },
+  delete: { usage: 'holdfast kv delete <key> [--if-version n]', min: 1, max: 1, run: remove },
   scan: { usage: 'holdfast kv scan [prefix]', min: 0, max: 1, run: scan },
 }
 
 async function get({ open, operands: [key = ''] }: Call): Promise<Answer> {
   const entry = await (await open()).kv.get(key)
-  if (!entry) return { data: null, text: `There is no key ${oneLine(key)}.`, isMissing: true }
+  if (!entry) return { data: null, text: missing(key), isMissing: true }
   return { data: { key, ...entry }, text: prettyJson(entry.value), isVerbatim: true }
 }
 
@@ -51,10 +57,23 @@ async function put({ open, operands: [key = '', json = ''], options }: Call): Pr
   return { data: { key, version }, text: `Put ${oneLine(key)}, version ${version}.` }
 }
 
-async function remove({ open, operands: [key = ''] }: Call): Promise<Answer> {
-  const deleted = await (await open()).kv.delete(key)
-  const text = deleted ? `Deleted ${oneLine(key)}.` : `There is no key ${oneLine(key)}.`
+async function remove({ open, operands: [key = ''], options }: Call): Promise<Answer> {
+  const { kv } = await open()
+  const wanted = options.number('if-version')
+  if (wanted !== undefined) return removeVersion(kv, key, wanted)
+  const deleted = await kv.delete(key)
+  const text = deleted ? `Deleted ${oneLine(key)}.` : missing(key)
   return { data: { key, deleted }, text, isMissing: !deleted }
+}
+
+async function removeVersion(kv: Kv, key: string, wanted: number): Promise<Answer> {
+  const { applied: deleted, version } = await kv.compareAndDelete(key, wanted)
+  const kept = version === null ? missing(key) : `${oneLine(key)} has version ${version} and was not deleted.`
+  return { data: { key, deleted, version }, text: deleted ? `Deleted ${oneLine(key)}.` : kept, isMissing: !deleted }
+}
+
+function missing(key: string): string {
+  return `There is no key ${oneLine(key)}.`
 }
 
 async function scan({ open, operands: [prefix = ''], options, terminal }: Call): Promise<Answer> {

@@ -7,9 +7,11 @@ import { isHoldfastError } from '../errors.ts'
 import { withoutPassword } from '../store/postgres/connection/address.ts'
 import { batch } from './batch.ts'
 import { cancel } from './cancel.ts'
+import { change } from './change.ts'
 import { type Answer, type Command, Options, UsageError } from './command.ts'
 import { deadGroups } from './dead-groups.ts'
 import { deleteJob } from './delete.ts'
+import { deleteQueue } from './delete-queue.ts'
 import { doctor } from './doctor.ts'
 import { enqueue } from './enqueue.ts'
 import { explain } from './explain.ts'
@@ -22,8 +24,8 @@ import { kv } from './kv.ts'
 import { limit } from './limit.ts'
 import { migrate } from './migrate.ts'
 import { pause } from './pause.ts'
-import { purge } from './purge.ts'
 import { queues } from './queues.ts'
+import { releaseWorker } from './release-worker.ts'
 import { reprioritise } from './reprioritise.ts'
 import { requeue } from './requeue.ts'
 import { reschedule } from './reschedule.ts'
@@ -54,10 +56,11 @@ const commands: readonly Command[] = [
     wake,
     reschedule,
     reprioritise,
+    change,
     deleteJob,
-    purge,
+    deleteQueue,
   ],
-  ...[batch, inbox, workers, watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
+  ...[batch, inbox, workers, releaseWorker, watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
 ]
 
 // The reader of standard output may close it early: `holdfast jobs | head`.

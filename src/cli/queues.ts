@@ -29,12 +29,16 @@ function tableOf(infos: readonly QueueInfo[], terminal: Terminal): string {
     ...(hasLimits ? [{ title: 'LIMITS' }] : []),
   ]
   const rows = infos.map((info) => [
-    info.paused ? `${info.name} ${terminal.paint('yellow', '(paused)')}` : info.name,
+    info.paused ? `${info.name} ${terminal.paint('yellow', pausedText(info))}` : info.name,
     ...shown.map((state) => terminal.count(info[state], styles[state])),
     info.oldestWaitingMs === null ? terminal.paint('dim', '·') : span(info.oldestWaitingMs),
     ...(hasLimits ? [isLimited(info) ? limitsText(info) : terminal.paint('dim', '·')] : []),
   ])
   return terminal.table(columns, rows)
+}
+
+function pausedText({ pausedUntil }: QueueInfo): string {
+  return pausedUntil === null ? '(paused)' : `(paused, ${span(Math.max(0, pausedUntil.getTime() - Date.now()))} left)`
 }
 
 function isLimited({ limit, keyLimit, limitOverride }: QueueInfo): boolean {

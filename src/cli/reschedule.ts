@@ -1,18 +1,33 @@
+import { bulkOptions, byOf, changeAll, subjectOf } from './bulk.ts'
 import { type Command, UsageError } from './command.ts'
 
 export const reschedule: Command = {
   name: 'reschedule',
-  operands: '<id> <time>',
-  says: 'move a waiting job to another time; if that has passed, the job is ready at once',
-  options: {},
-  examples: ['holdfast reschedule 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80 2030-01-31T09:00:00Z'],
+  operands: '[id] <time>',
+  says: 'move a waiting job, or every one that matches, to another time; if that has passed, it is ready at once',
+  options: bulkOptions,
+  examples: [
+    'holdfast reschedule 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80 2030-01-31T09:00:00Z',
+    'holdfast reschedule 2030-01-31T09:00:00Z --queue welcome --state scheduled',
+  ],
 
-  async run({ open, operands: [id = '', text = ''] }) {
-    const runAt = new Date(text)
-    if (Number.isNaN(runAt.getTime()))
-      throw new UsageError(`A time must be written like 2030-01-31T09:00:00Z; got "${text}".`)
-    const state = await (await open()).reschedule(id, runAt)
+  async run(call) {
+    const { id, rest } = subjectOf(call, 1)
+    const runAt = toTime(rest[0] ?? '')
+    if (id === undefined) {
+      return changeAll(call, {
+        ...{ did: 'Rescheduled', does: 'reschedule' },
+        run: (holdfast, filter, options) => holdfast.rescheduleAll(filter, { runAt }, options),
+      })
+    }
+    const state = await (await call.open()).reschedule(id, runAt, byOf(call))
     const when = state === 'scheduled' ? `scheduled for ${runAt.toISOString()}` : state
     return { data: { id, state, runAt }, text: `Rescheduled ${id}: it is ${when}.` }
   },
+}
+
+function toTime(text: string): Date {
+  const time = new Date(text)
+  if (!Number.isNaN(time.getTime())) return time
+  throw new UsageError(`A time must be written like 2030-01-31T09:00:00Z; got "${text}".`)
 }

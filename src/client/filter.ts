@@ -70,13 +70,14 @@ export interface CountFilter extends JobConditions {
 export const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'running', 'done', 'dead', 'cancelled']
 export const includedParts: readonly IncludedPart[] = ['payload', 'headers', 'result', 'history', 'error']
 
-const conditions = [
+/** Names of the conditions of a filter. */
+export const jobConditions: readonly string[] = [
   ...['queue', 'state', 'ids', 'enqueued', 'started', 'ended', 'error', 'batch', 'limitKey', 'dedupKey'],
   ...['idempotencyKey', 'worker', 'attempts', 'payload', 'labels', 'errorGroup'],
-] as const
+]
 
 export function toFindQuery(filter: JobsFilter): FindQuery {
-  checkOptions(filter, 'the filter', [...conditions, 'limit', 'after', 'include'])
+  checkOptions(filter, 'the filter', [...jobConditions, 'limit', 'after', 'include'])
   const { limit = 100, include = [] } = filter
   return {
     filter: toJobFilter(filter),
@@ -87,11 +88,11 @@ export function toFindQuery(filter: JobsFilter): FindQuery {
 }
 
 export function toCountQuery(filter: CountFilter): CountQuery {
-  checkOptions(filter, 'the filter', [...conditions, 'after'])
+  checkOptions(filter, 'the filter', [...jobConditions, 'after'])
   return { filter: toJobFilter(filter), after: toCursor(filter.after) }
 }
 
-function toJobFilter(filter: JobConditions): JobFilter {
+export function toJobFilter(filter: JobConditions): JobFilter {
   const { queue, state, ids, enqueued, started, ended, error, batch, worker, attempts, payload } = filter
   const { limitKey, dedupKey, idempotencyKey, labels, errorGroup } = filter
   return {
@@ -164,10 +165,13 @@ function toRange(range: TimeRangeOption, option: string): TimeRange {
   if (since === undefined && before === undefined) {
     throw new HoldfastError('INVALID_OPTION', `${option} needs since, before or both.`, { option })
   }
-  return {
+  const times = {
     ...(since !== undefined && { since: checkTime(since, `${option}.since`) }),
     ...(before !== undefined && { before: checkTime(before, `${option}.before`) }),
   }
+  if (times.since === undefined || times.before === undefined || times.since <= times.before) return times
+  const sentence = `${option}.since must not be later than ${option}.before: no time is within this range.`
+  throw new HoldfastError('INVALID_OPTION', sentence, { option })
 }
 
 function toAttempts(attempts: NonNullable<JobConditions['attempts']>): NonNullable<JobFilter['attempts']> {
@@ -182,10 +186,12 @@ function toAttempts(attempts: NonNullable<JobConditions['attempts']>): NonNullab
       option: 'attempts',
     })
   }
-  return {
+  const range = {
     ...(min !== undefined && { min: checkInteger(min, 'attempts.min', 0, bounds.attemptsMax) }),
     ...(max !== undefined && { max: checkInteger(max, 'attempts.max', 0, bounds.attemptsMax) }),
   }
+  if (min === undefined || max === undefined || min <= max) return range
+  throw new HoldfastError('INVALID_OPTION', 'attempts.min must not be more than attempts.max.', { option: 'attempts' })
 }
 
 function toPayloadCondition(condition: PayloadCondition): PayloadCondition {

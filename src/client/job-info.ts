@@ -2,7 +2,17 @@
 
 import { decodeJson } from '../job/codec.ts'
 import type { Labels } from '../job/labels.ts'
-import type { Costs, Ending, FoundJob, IncludedPart, JobError, JobRecord, JobState, PartSizes } from '../job/record.ts'
+import type {
+  ChangeByHand,
+  Costs,
+  Ending,
+  FoundJob,
+  IncludedPart,
+  JobError,
+  JobRecord,
+  JobState,
+  PartSizes,
+} from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
 
 export interface AttemptInfo {
@@ -13,6 +23,13 @@ export interface AttemptInfo {
   readonly ending: Ending
   readonly error?: JobError
   readonly costs?: Costs
+  /** The inbox in which the attempt has offered a value. */
+  readonly inbox?: string
+}
+
+/** What an operator or a program did to the job. */
+export interface ChangeInfo extends Omit<ChangeByHand, 'at'> {
+  readonly at: Date
 }
 
 export interface ProgressInfo {
@@ -63,6 +80,8 @@ export interface JobInfo {
   readonly batch: string | null
   /** The newest attempts, oldest first. */
   readonly history: readonly AttemptInfo[]
+  /** The newest requeues and changes by hand, oldest first. */
+  readonly changes: readonly ChangeInfo[]
 }
 
 /**
@@ -71,39 +90,43 @@ export interface JobInfo {
  */
 export type ListedJob<Part extends IncludedPart = never> = SlimJobInfo & Pick<JobInfo, FieldsOf[Part]>
 
-interface SlimJobInfo extends Omit<JobInfo, 'payload' | 'headers' | 'wake' | 'result' | 'history'>, PartSizes {}
+interface SlimJobInfo
+  extends Omit<JobInfo, 'payload' | 'headers' | 'wake' | 'result' | 'history' | 'changes'>,
+    PartSizes {}
 
 interface FieldsOf {
   readonly payload: 'payload'
   readonly headers: 'headers' | 'wake'
   readonly result: 'result'
-  readonly history: 'history'
+  readonly history: 'history' | 'changes'
   readonly error: 'error'
 }
 
 export function toJobInfo(record: JobRecord): JobInfo {
-  const { payload, headers, result, history, ...rest } = record
+  const { payload, headers, result, history, changes, ...rest } = record
   return {
     ...slimInfo(rest),
     ...payloadInfo(payload),
     ...decodeExtras(headers),
     ...resultInfo(result),
     ...historyInfo(history),
+    ...changesInfo(changes),
   }
 }
 
 export function toListedJob(job: FoundJob): ListedJob {
-  const { payload, headers, result, history, ...rest } = job
+  const { payload, headers, result, history, changes, ...rest } = job
   return {
     ...slimInfo(rest),
     ...(payload !== undefined && payloadInfo(payload)),
     ...(headers !== undefined && decodeExtras(headers)),
     ...(result !== undefined && resultInfo(result)),
     ...(history !== undefined && historyInfo(history)),
+    ...(changes !== undefined && changesInfo(changes)),
   }
 }
 
-type SlimRecord = Omit<JobRecord, 'payload' | 'headers' | 'result' | 'history'>
+type SlimRecord = Omit<JobRecord, 'payload' | 'headers' | 'result' | 'history' | 'changes'>
 
 function slimInfo<Record extends SlimRecord>(record: Record) {
   const { hold, progress, annotations, createdAt, runAt, startBefore, finishedAt, ...same } = record
@@ -137,6 +160,10 @@ function historyInfo(history: JobRecord['history']) {
       endedAt: new Date(attempt.endedAt),
     })),
   }
+}
+
+function changesInfo(changes: JobRecord['changes']) {
+  return { changes: changes.map((change) => ({ ...change, at: new Date(change.at) })) }
 }
 
 function date(ms: number | null): Date | null {

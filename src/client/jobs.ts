@@ -5,35 +5,29 @@ import { bounds } from '../job/bounds.ts'
 import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
 import type { IncludedPart, JobState, NewJob } from '../job/record.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
-import type { QueueReference } from '../queue/reference.ts'
-import type {
-  AlterRequest,
-  CancelRequest,
-  CountedJobs,
-  DeadGroup,
-  Enqueued,
-  PurgeState,
-  RequeueAllAnswer,
-  Store,
-} from '../store/store.ts'
+import type { AlterRequest, CancelRequest, CountedJobs, DeadGroup, Enqueued, Store } from '../store/store.ts'
 import type { Calls } from './calls.ts'
 import { type CountFilter, type JobsFilter, toCountQuery, toFindQuery } from './filter.ts'
 import { type JobInfo, type ListedJob, toJobInfo, toListedJob } from './job-info.ts'
 import {
+  type ByOption,
+  checkBy,
   type DeadGroupsFilter,
   encodeWakeData,
-  type RequeueAllFilter,
+  type JobChanges,
   type ResultOptions,
   resultOf,
+  toBy,
+  toChange,
   toDeadGroupsQuery,
-  toPurge,
-  toRequeueAll,
   toResultRequest,
 } from './requests.ts'
 import type { Results } from './results.ts'
 
 export interface CancelOptions<Item extends FollowUp = FollowUp> {
   readonly effects?: Effects<Item>
+  /** Your name, or that of your program, for the history of the job. */
+  readonly by?: string
 }
 
 /** A page of a listing. It may be short, or empty, and have a `next`: one call looks at a bounded number of jobs. */
@@ -116,9 +110,10 @@ export class Jobs {
 
   async cancel(id: string, options: CancelOptions): Promise<'cancelled' | 'requested'> {
     const { calls, store, prepareEffects } = this.#context
-    checkOptions(options, 'cancel options', ['effects'])
+    checkOptions(options, 'cancel options', ['effects', 'by'])
+    const by = checkBy(options.by)
     const effects = await prepareEffects(options.effects)
-    const [answer] = await calls.run(() => store.cancel([{ id: checkJobId(id), effects }]))
+    const [answer] = await calls.run(() => store.cancel([{ id: checkJobId(id), effects, by }]))
     if (isRefused(answer)) throw toError(answer)
     if (effects && answer) this.#context.enqueued(effects.enqueue, answer.enqueued)
     return answer?.status as 'cancelled' | 'requested'
@@ -128,41 +123,33 @@ export class Jobs {
     return this.#alter(() => ({ as: 'wake', id: checkJobId(id), data: encodeWakeData(data) }))
   }
 
-  reschedule(id: string, runAt: Date | number): Promise<JobState> {
-    return this.#alter(() => ({ as: 'reschedule', id: checkJobId(id), runAt: checkTime(runAt, 'runAt') }))
+  reschedule(id: string, runAt: Date | number, options: ByOption): Promise<JobState> {
+    return this.#alter(() => ({
+      ...{ as: 'reschedule', id: checkJobId(id), runAt: checkTime(runAt, 'runAt') },
+      by: toBy(options, 'reschedule options'),
+    }))
   }
 
-  reprioritise(id: string, priority: number): Promise<JobState> {
+  reprioritise(id: string, priority: number, options: ByOption): Promise<JobState> {
     return this.#alter(() => ({
-      as: 'reprioritise',
-      id: checkJobId(id),
+      ...{ as: 'reprioritise', id: checkJobId(id) },
       priority: checkInteger(priority, 'priority', 0, bounds.priorityMax),
+      by: toBy(options, 'reprioritise options'),
     }))
+  }
+
+  change(id: string, changes: JobChanges, options: ByOption): Promise<JobState> {
+    return this.#alter(() => toChange(checkJobId(id), changes, toBy(options, 'change options')))
   }
 
   async delete(id: string): Promise<void> {
     await this.#alter(() => ({ as: 'delete', id: checkJobId(id) }))
   }
 
-  async purge(
-    queue: QueueReference,
-    options: { readonly states?: readonly PurgeState[] },
-  ): Promise<{ deleted: number }> {
+  async requeue(id: string, options: ByOption): Promise<void> {
     const { calls, store } = this.#context
-    const request = toPurge(queue, options)
-    return calls.run(() => store.purge(request))
-  }
-
-  async requeue(id: string): Promise<void> {
-    const { calls, store } = this.#context
-    const [answer] = await calls.run(() => store.requeue([checkJobId(id)]))
+    const [answer] = await calls.run(async () => store.requeue([checkJobId(id)], toBy(options, 'requeue options')))
     if (isRefused(answer)) throw toError(answer)
-  }
-
-  async requeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean }): Promise<RequeueAllAnswer> {
-    const { calls, store } = this.#context
-    const request = toRequeueAll(filter, options)
-    return calls.run(() => store.requeueAll(request))
   }
 
   #alter(toRequest: () => AlterRequest): Promise<JobState> {

@@ -1,12 +1,14 @@
 // What a client does with whole queues: counts, pause and resume, limits that an operator sets.
 
+import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
-import { checkOptions, checkText } from '../job/names.ts'
+import { checkOptions, checkText, checkTime } from '../job/names.ts'
 import type { JobState, Limit } from '../job/record.ts'
 import { type LimitOverrideOptions, toOverride } from '../queue/limit.ts'
 import { type QueueReference, toQueueName } from '../queue/reference.ts'
-import type { Store } from '../store/store.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
+import type { PauseEnd, Store } from '../store/store.ts'
 import type { Calls } from './calls.ts'
 import { jobStates } from './filter.ts'
 
@@ -15,6 +17,8 @@ export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly paused: boolean
   readonly pausedAt: Date | null
   readonly pausedBy: string | null
+  /** When the pause ends by itself; null: when the queue is resumed. */
+  readonly pausedUntil: Date | null
   /** How long the longest-waiting ready job has been ready; null if no job is ready. */
   readonly oldestWaitingMs: number | null
   /** The limit in force: the operator's where there is an override, else the definition's. */
@@ -25,9 +29,18 @@ export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly limitOverride: LimitOverride | null
 }
 
+export interface PauseOptions {
+  /** The name of the operator or program that asks. It is only shown. */
+  readonly by?: string
+  /** The pause ends by itself after this time. */
+  readonly for?: Duration
+  /** The pause ends by itself at this time. */
+  readonly until?: Date | number
+}
+
 export type Stats = Omit<
   QueueInfo,
-  'name' | 'paused' | 'pausedAt' | 'pausedBy' | 'limit' | 'keyLimit' | 'limitOverride'
+  'name' | 'paused' | 'pausedAt' | 'pausedBy' | 'pausedUntil' | 'limit' | 'keyLimit' | 'limitOverride'
 >
 
 export class Queues {
@@ -41,10 +54,11 @@ export class Queues {
 
   async list(): Promise<QueueInfo[]> {
     const stats = await this.#calls.run(() => this.#store.stats())
-    return stats.map(({ queue, paused, pausedAt, pausedBy, counts, override, ...rest }) => ({
+    return stats.map(({ queue, paused, pausedAt, pausedBy, pausedUntil, counts, override, ...rest }) => ({
       ...{ name: queue, paused },
       pausedAt: pausedAt === null ? null : new Date(pausedAt),
       pausedBy,
+      pausedUntil: pausedUntil === null ? null : new Date(pausedUntil),
       ...counts,
       ...rest,
       limitOverride: override,
@@ -66,11 +80,10 @@ export class Queues {
     return total
   }
 
-  pause(queue: QueueReference, options: { readonly by?: string }): Promise<void> {
+  pause(queue: QueueReference, options: PauseOptions): Promise<void> {
     return this.#calls.run(async () => {
-      checkOptions(options, 'pause options', ['by'])
-      const by = options.by === undefined ? null : checkText(options.by, 'by', bounds.progressMessageBytes)
-      return this.#store.pause(toQueueName(queue), true, by)
+      const { by, end } = toPause(options)
+      return this.#store.pause(toQueueName(queue), true, by, end)
     })
   }
 
@@ -78,7 +91,36 @@ export class Queues {
     return this.#calls.run(async () => this.#store.pause(toQueueName(queue), false))
   }
 
+  pauseAll(options: PauseOptions): Promise<string[]> {
+    return this.#calls.run(async () => {
+      const { by, end } = toPause(options)
+      return this.#store.pauseAll(true, by, end)
+    })
+  }
+
+  resumeAll(): Promise<string[]> {
+    return this.#calls.run(() => this.#store.pauseAll(false))
+  }
+
   overrideLimit(queue: QueueReference, override: LimitOverrideOptions | null): Promise<void> {
     return this.#calls.run(async () => this.#store.overrideLimit(toQueueName(queue), toOverride(override)))
+  }
+}
+
+function toPause(options: PauseOptions): { readonly by: string | null; readonly end: PauseEnd | null } {
+  checkOptions(options, 'pause options', ['by', 'for', 'until'])
+  const { by, for: duration, until } = options
+  if (duration !== undefined && until !== undefined) {
+    const message = 'A pause ends after a time (for) or at a time (until): give one of them.'
+    throw new HoldfastError('INVALID_OPTION', message, { option: 'until' })
+  }
+  return {
+    by: by === undefined ? null : checkText(by, 'by', bounds.progressMessageBytes),
+    end:
+      duration !== undefined
+        ? { forMs: toMs(duration, 'for', { min: 1 }) }
+        : until === undefined
+          ? null
+          : { until: checkTime(until, 'until') },
   }
 }

@@ -2,24 +2,19 @@
 
 import { HoldfastError } from '../errors.ts'
 import { bounds, defaults } from '../job/bounds.ts'
-import { decodeJson, encodeJson, wakeRule } from '../job/codec.ts'
+import { decodeJson, encodeJson, payloadRule, wakeRule } from '../job/codec.ts'
 import { messageWithCauses } from '../job/error.ts'
-import {
-  checkBoolean,
-  checkInteger,
-  checkJobId,
-  checkOptions,
-  checkSignal,
-  checkText,
-  checkTime,
-  checkWorkerName,
-} from '../job/names.ts'
-import type { JobOutcome } from '../job/record.ts'
+import type { Labels } from '../job/labels.ts'
+import { checkInteger, checkJobId, checkOptions, checkSignal, checkText, checkWorkerName } from '../job/names.ts'
+import type { ChangedPart, JobOutcome } from '../job/record.ts'
 import type { Wanted } from '../lease/claim.ts'
+import { checkLabels } from '../queue/labels.ts'
+import { statedKey } from '../queue/limit.ts'
+import { encodeHeaders } from '../queue/prepare.ts'
 import type { ClaimOptions } from '../queue/queue.ts'
 import { type QueueReference, toDefinition, toQueueName } from '../queue/reference.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
-import type { DeadGroupsQuery, PurgeRequest, PurgeState, RequeueAllRequest } from '../store/store.ts'
+import type { ChangeRequest, DeadGroupsQuery } from '../store/store.ts'
 import { toCursor } from './filter.ts'
 
 export interface DeadGroupsFilter {
@@ -31,12 +26,23 @@ export interface DeadGroupsFilter {
   readonly after?: string
 }
 
-export interface RequeueAllFilter {
-  readonly queue?: QueueReference
-  readonly diedSince?: Date | number
-  readonly diedBefore?: Date | number
-  /** Text that the error's message contains, or a line of its causes: name, message and code. */
-  readonly error?: string
+export interface ByOption {
+  /** Your name, or that of your program, for the history of the job. */
+  readonly by?: string
+}
+
+/** What a change gives a waiting job. A part that is left out stays as it is. */
+export interface JobChanges<Payload = unknown> {
+  /** A limit key and labels that the queue's definition finds in the payload follow it. It is not checked by a schema. */
+  readonly payload?: Payload
+  /** How often the job may be claimed in all: more than it has been already. */
+  readonly attempts?: number
+  /** All of them: headers that are not named are gone. The data of a wake stay. */
+  readonly headers?: Readonly<Record<string, string>>
+  /** All that are stated: others are gone, but for those that the queue's definition finds in the payload. */
+  readonly labels?: Labels
+  /** `null`: explicitly no key. It is required with a payload if the queue's key is a function. */
+  readonly limitKey?: string | number | null
 }
 
 export interface ResultOptions {
@@ -44,8 +50,6 @@ export interface ResultOptions {
   readonly timeout?: Duration
   readonly signal?: AbortSignal
 }
-
-const purgeStates: readonly PurgeState[] = ['held', 'scheduled', 'ready', 'done', 'dead', 'cancelled']
 
 export function toWanted(queues: '*' | readonly QueueReference[], options: ClaimOptions): Wanted {
   if (queues !== '*' && (!Array.isArray(queues) || queues.length === 0)) {
@@ -81,35 +85,32 @@ export function toDeadGroupsQuery(filter: DeadGroupsFilter): DeadGroupsQuery {
   }
 }
 
-export function toRequeueAll(filter: RequeueAllFilter, options: { readonly dryRun?: boolean }): RequeueAllRequest {
-  checkOptions(filter, 'the filter', ['queue', 'diedSince', 'diedBefore', 'error'])
-  checkOptions(options, 'requeueAll options', ['dryRun'])
-  const { dryRun = false } = options
-  const { queue, diedSince, diedBefore, error } = filter
-  if ([queue, diedSince, diedBefore, error].every((part) => part === undefined)) {
-    throw new HoldfastError('INVALID_OPTION', 'requeueAll needs a filter: queue, diedSince, diedBefore or error.', {})
-  }
-  return {
-    dryRun: checkBoolean(dryRun, 'dryRun'),
-    filter: {
-      ...(queue !== undefined && { queue: toQueueName(queue) }),
-      ...(diedSince !== undefined && { diedSince: checkTime(diedSince, 'diedSince') }),
-      ...(diedBefore !== undefined && { diedBefore: checkTime(diedBefore, 'diedBefore') }),
-      ...(error !== undefined && { error: checkText(error, 'error', bounds.errorTextBytes) }),
-    },
-  }
+export function toBy(options: ByOption, what: string): string | null {
+  checkOptions(options, what, ['by'])
+  return checkBy(options.by)
 }
 
-export function toPurge(queue: QueueReference, options: { readonly states?: readonly PurgeState[] }): PurgeRequest {
-  checkOptions(options, 'purge options', ['states'])
-  const { states = purgeStates } = options
-  if (!Array.isArray(states) || ![...states].every((state) => purgeStates.includes(state))) {
-    throw new HoldfastError('INVALID_OPTION', `states must be some of ${purgeStates.join(', ')}.`, {
-      option: 'states',
-      value: states,
-    })
+export function checkBy(by: string | undefined): string | null {
+  return by === undefined ? null : checkText(by, 'by', bounds.progressMessageBytes)
+}
+
+const changedParts = ['payload', 'attempts', 'headers', 'labels', 'limitKey'] as const satisfies ChangedPart[]
+
+export function toChange(id: string, changes: JobChanges, by: string | null): ChangeRequest {
+  checkOptions(changes, 'the changes', changedParts)
+  const { payload, attempts, headers, labels, limitKey } = changes
+  if (changedParts.every((part) => changes[part] === undefined)) {
+    const message = `A change names at least one part of the job: ${changedParts.join(', ')}.`
+    throw new HoldfastError('INVALID_OPTION', message, { option: 'changes' })
   }
-  return { queue: toQueueName(queue), states: [...new Set(states)] }
+  return {
+    ...{ as: 'change', id, by },
+    ...(payload !== undefined && { payload: encodeJson(payload, payloadRule) }),
+    ...(attempts !== undefined && { attempts: checkInteger(attempts, 'attempts', 1, bounds.attemptsMax) }),
+    ...(headers !== undefined && { headers: encodeHeaders(headers) }),
+    ...(labels !== undefined && { labels: checkLabels(labels) }),
+    ...(limitKey !== undefined && { limitKey: statedKey(limitKey) }),
+  }
 }
 
 export function toResultRequest(id: string, options: ResultOptions) {

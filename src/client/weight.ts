@@ -1,7 +1,8 @@
 // How much work a request is, counted in jobs, so that the work of one call to the store is bounded.
 
-import type { NewJob } from '../job/record.ts'
-import type { KvWrite, SettleRequest } from '../store/store.ts'
+import type { KvWrite, NewJob } from '../job/record.ts'
+import { comparesOf, effectsIn } from '../job/settlement.ts'
+import type { SettleRequest } from '../store/store.ts'
 
 /** The most work in one group commit. */
 export const weightMax = 2_000
@@ -10,17 +11,20 @@ const charsAJob = 16 * 1024
 
 export function weightOf(jobs: readonly NewJob[]): number {
   let chars = 0
-  for (const { payload } of jobs) chars += payload.length
+  for (const { payload, kv } of jobs) {
+    chars += payload.length
+    if (kv !== undefined) for (const write of kv) if ('value' in write) chars += write.value.length
+  }
   return jobs.length + chars / charsAJob
 }
 
 export function settleWeight({ settlement }: SettleRequest): number {
   const result = settlement.as === 'done' && settlement.result !== null ? settlement.result.length / charsAJob : 0
-  const effects = 'effects' in settlement ? settlement.effects : null
+  const effects = effectsIn(settlement)
   if (effects === null) return 1 + result
-  return (
-    1 + result + weightOf(effects.enqueue) + effects.put.reduce((sum, { value }) => sum + value.length, 0) / charsAJob
-  )
+  const puts = [...effects.put, ...comparesOf(effects)]
+  const chars = puts.reduce((sum, put) => sum + ('value' in put ? put.value.length : 0), 0)
+  return 1 + result + weightOf(effects.enqueue) + chars / charsAJob
 }
 
 export function kvWeight(write: KvWrite): number {

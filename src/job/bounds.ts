@@ -13,6 +13,8 @@ export const bounds = {
   nameLength: 255,
   workerLength: 255,
   attemptsKept: 50,
+  /** Requeues and changes by hand that a job's history keeps. */
+  jobChangesKept: 50,
   /** A death notice that dies makes another notice, up to this depth. */
   noticeDepth: 8,
   /** Releases, and snoozes shorter than `freeSnoozeMs`. */

@@ -7,11 +7,16 @@
 // - Size. Every notice contains the payload of the dead job, and therefore all notices before it. A payload that would make the
 //   notice larger than `bounds.payloadBytes` is left out.
 //
+// A notice has the labels of the dead job, as if they were stated: it contains that job's payload, so a search for a person's
+// data must find it. So a notice of a notice has them too.
+//
 // A death is always recorded. Where no notice is made, the error of the dead job says why, and the store reports it.
 
 import type { Refused } from '../errors.ts'
 import { bounds } from './bounds.ts'
 import { byteLength, isPlainObject } from './codec.ts'
+import { causesWith } from './error.ts'
+import { decodeLabels, encodeLabels } from './labels.ts'
 import { isJobId, isQueueName, isTime } from './names.ts'
 import type { JobError, NewJob } from './record.ts'
 import type { DeathNotice } from './transition.ts'
@@ -21,6 +26,8 @@ export interface Death extends Omit<DeathNotice, 'payload' | 'payloadBytes' | 'd
   readonly onDead: string
   /** The dead job's payload, as it was stored. */
   readonly payload: string
+  /** The dead job's labels, as they were stored; null: none. */
+  readonly labels: string | null
 }
 
 /** A death for which no notice is made. */
@@ -32,7 +39,7 @@ export interface DroppedNotice {
 }
 
 /** The death notice as a job for the `onDead` queue, with the defaults of that queue; or why there is none. */
-export function deathNotice({ onDead, payload, ...death }: Death, id: string): NewJob | DroppedNotice {
+export function deathNotice({ onDead, payload, labels, ...death }: Death, id: string): NewJob | DroppedNotice {
   const value = parsed(payload)
   const depth = depthOf(value) + 1
   if (depth > bounds.noticeDepth) {
@@ -53,6 +60,7 @@ export function deathNotice({ onDead, payload, ...death }: Death, id: string): N
     startBefore: null,
     dedup: null,
     idempotency: null,
+    labels: labels === null ? null : encodeLabels(decodeLabels(labels)),
     madeByStore: true,
   }
 }
@@ -89,6 +97,8 @@ function depthOf(payload: unknown): number {
   return isNotice && Number.isSafeInteger(depth) && Number(depth) > 0 ? Number(depth) : 0
 }
 
-export function effectError({ refused, message }: Refused): JobError {
-  return { name: 'EffectFailed', code: refused, message: `An effect of the settlement failed: ${message}` }
+/** `failure`: the error of the attempt itself. */
+export function effectError({ refused, message }: Refused, failure?: JobError): JobError {
+  const error = { name: 'EffectFailed', code: refused, message: `An effect of the settlement failed: ${message}` }
+  return failure === undefined ? error : { ...error, causes: causesWith(failure) }
 }

@@ -70,6 +70,12 @@ export function causeChain(causes: readonly ErrorCause[]): Error | undefined {
   return chain
 }
 
+/** The causes of an error that took the place of this one: this one first, and then its own. */
+export function causesWith({ message, name, code, causes = [] }: JobError): readonly ErrorCause[] {
+  const first = { message, ...(name !== undefined && { name }), ...(code !== undefined && { code }) }
+  return jobError(new Error('', { cause: causeChain([first, ...causes]) })).causes ?? []
+}
+
 /** The error of a job that was not started before `startBefore`. */
 export function overdueError(startBefore: number): JobError {
   const time = new Date(startBefore)

@@ -1,8 +1,14 @@
 // An offer of a job to an inbox, as it is stored in the key-value store under `holdfast.inbox.<inbox>/<id of the job>`. The name
 // of an inbox contains no slash, so the prefix of an inbox is never the beginning of another's.
+//
+// LIFE OF AN OFFER. It is written in the settlement that snoozes the job, and expires when the snooze ends. If the job stops
+// waiting before that (it is accepted, woken, cancelled, deleted, replaced), the same transaction deletes the entry: it has the
+// job's data, and no consumer could accept it. The key is known from the history: the last attempt names the inbox. So a job
+// without an offer costs nothing.
 
 import { parseJson } from './json.ts'
 import { isJobId, isQueueName } from './names.ts'
+import { decodePast } from './stored.ts'
 
 /** Every key of an offer begins so. */
 export const inboxesPrefix = 'holdfast.inbox.'
@@ -27,6 +33,13 @@ export function inboxOf(key: string | undefined): string | null {
   if (!key?.startsWith(inboxesPrefix)) return null
   const end = key.indexOf('/', inboxesPrefix.length)
   return end === -1 ? null : key.slice(inboxesPrefix.length, end)
+}
+
+/** The key of the offer that a waiting job has made; null: it has made none. `past` is the stored text of its attempts. */
+export function offerKeyOf(id: string, past: string | null): string | null {
+  if (!past?.includes('"inbox":')) return null // no other history is decoded
+  const inbox = decodePast(past).at(-1)?.inbox
+  return inbox === undefined ? null : inboxKey(inbox, id)
 }
 
 /** `value` is JSON text, and so is the answer. */

@@ -101,6 +101,11 @@ export function checkInteger(value: unknown, option: string, min: number, max: n
   )
 }
 
+/** The version of a key-value entry. */
+export function checkVersion(version: unknown, option: string): number {
+  return checkInteger(version, option, 0, Number.MAX_SAFE_INTEGER)
+}
+
 export function checkObject(value: unknown, what: string): void {
   if (typeof value === 'object' && value !== null && !Array.isArray(value)) return
   throw new HoldfastError('INVALID_OPTION', `${what} must be an object; got ${show(value)}.`, { option: what })

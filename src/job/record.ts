@@ -39,7 +39,21 @@ export interface Attempt {
   readonly error?: JobError
   /** The costs of this attempt. */
   readonly costs?: Costs
+  /** The inbox in which this attempt has offered a value. While the job waits for the offer, this is its last attempt. */
+  readonly inbox?: string
 }
+
+/** What an operator or a program did to a job. */
+export interface ChangeByHand {
+  readonly as: 'cancelled' | 'requeued' | 'changed' | 'rescheduled' | 'reprioritised'
+  /** The name that the call gave; null: none. */
+  readonly by: string | null
+  readonly at: number
+  /** Of a `changed`: the parts that the call gave. */
+  readonly what?: readonly ChangedPart[]
+}
+
+export type ChangedPart = 'payload' | 'attempts' | 'headers' | 'labels' | 'limitKey'
 
 /** Amounts by name, such as `{ tokens: 1200 }`. */
 export type Costs = Readonly<Record<string, number>>
@@ -119,6 +133,8 @@ export interface NewJob {
   readonly labels?: string | null | undefined
   /** A death notice, a completion or the job of a slot: a label of the definition that does not fit is left out. */
   readonly madeByStore?: true | undefined
+  /** Written in this order with the job, if it is stored as a new job or replaces another. Undefined: nothing. */
+  readonly kv?: readonly KvWrite[] | undefined
 }
 
 export interface KvPut {
@@ -128,13 +144,22 @@ export interface KvPut {
   readonly ttlMs: number | null
 }
 
+export type KvWrite = ({ readonly as: 'put' } & KvPut) | { readonly as: 'delete'; readonly key: string } | KvCompare
+
+/** A write that is made only if the entry has this version. `version` null: only if the key is absent. */
+export type KvCompare =
+  | ({ readonly as: 'compareAndSet'; readonly version: number | null } & KvPut)
+  | { readonly as: 'compareAndDelete'; readonly key: string; readonly version: number }
+
 export interface SqlEffect {
   readonly text: string
   readonly values: readonly unknown[]
 }
 
-/** What is written in the same transaction as a settlement, in this order: puts, deletes, SQL, follow-up jobs. */
+/** What is written in the same transaction as a settlement, in this order: compares, puts, deletes, SQL, follow-up jobs. */
 export interface EffectSet {
+  /** If one of them is not applied, the settlement fails. */
+  readonly compare?: readonly KvCompare[]
   readonly put: readonly KvPut[]
   readonly delete: readonly string[]
   readonly sql: readonly SqlEffect[]
@@ -217,9 +242,14 @@ export interface JobRecord {
   /** The batch that the job is an item of. */
   readonly batch: string | null
   readonly history: readonly Attempt[]
+  /** The newest changes by hand, oldest first. */
+  readonly changes: readonly ChangeByHand[]
 }
 
-/** Parts of a job that a listing has only if they were asked for. Without `error`, it has a summary of the error. */
+/**
+ * Parts of a job that a listing has only if they were asked for. `changes` come with `history`. Without `error`, a listing has a
+ * summary of the error.
+ */
 export type IncludedPart = 'payload' | 'headers' | 'result' | 'history' | 'error'
 
 /** The bytes of the parts that a listing leaves out, as they are stored. */
@@ -227,12 +257,12 @@ export interface PartSizes {
   readonly payloadBytes: number
   readonly headersBytes: number
   readonly resultBytes: number
-  /** Of the attempts before the one that runs, or that ended the job. */
+  /** Of the attempts before the one that runs, or that ended the job, and of the changes by hand. */
   readonly historyBytes: number
 }
 
 /** A job of a listing. */
 export interface FoundJob
-  extends Omit<JobRecord, 'payload' | 'headers' | 'result' | 'history'>,
+  extends Omit<JobRecord, 'payload' | 'headers' | 'result' | 'history' | 'changes'>,
     PartSizes,
-    Partial<Pick<JobRecord, 'payload' | 'headers' | 'result' | 'history'>> {}
+    Partial<Pick<JobRecord, 'payload' | 'headers' | 'result' | 'history' | 'changes'>> {}

@@ -3,7 +3,8 @@
 
 import type { Refused } from '../errors.ts'
 import { effectError } from './death.ts'
-import type { Annotations, Attempt, Costs, EffectSet } from './record.ts'
+import { inboxOf } from './inbox.ts'
+import type { Annotations, Attempt, Costs, EffectSet, KvCompare } from './record.ts'
 import { decodeCancel } from './stored.ts'
 import type { Settlement, Verdict } from './transition.ts'
 
@@ -12,14 +13,19 @@ export interface SettlementBody {
   readonly result: string | null
   readonly annotations: Annotations | null
   readonly effects: readonly EffectSet[]
+  /** The inbox of the offer that is among the effects. */
+  readonly inbox?: string
 }
 
 /** `cancel` is the stored text of the job's cancel requests. */
 export function bodyOf(settlement: Settlement, cancel: string | null, verdict: Verdict): SettlementBody {
+  const staged = stagedEffects(settlement, verdict)
+  const inbox = settlement.as === 'snooze' && inboxOf(staged[0]?.put[0]?.key)
   return {
     result: resultOf(settlement),
     annotations: annotationsOf(settlement),
-    effects: [...stagedEffects(settlement, verdict), ...requestedEffects(cancel, verdict)],
+    effects: [...staged, ...requestedEffects(cancel, verdict)],
+    ...(inbox && { inbox }),
   }
 }
 
@@ -28,15 +34,37 @@ export function bodyWithoutResult(cancel: string | null, verdict: Verdict, costs
   return { result: null, annotations: onlyCosts(costs), effects: requestedEffects(cancel, verdict) }
 }
 
+/** The conditional key-value writes of a set. */
+export function comparesOf({ compare }: EffectSet): readonly KvCompare[] {
+  return compare ?? []
+}
+
 /** The job goes on: it is ready again, or scheduled. */
 export function isWaiting(verdict: Verdict): verdict is Extract<Verdict, { freeReleases: number }> {
   return verdict.to === 'ready' || verdict.to === 'scheduled'
 }
 
-/** The effects that the handler staged. Those of a snooze belong to the wait: if the job ends instead, they are left out. */
+/**
+ * The effects that the handler staged. Those of a snooze belong to the wait: if the job ends instead, they are left out. If it is
+ * ready at once, because it was woken, only an offer is left out: a job that does not wait could never accept it. Those of a
+ * retry belong to the death: if the job is tried again or becomes cancelled, they are left out.
+ */
 export function stagedEffects(settlement: Settlement, verdict: Verdict): EffectSet[] {
-  if (!('effects' in settlement) || !settlement.effects) return []
-  return settlement.as === 'snooze' && !isWaiting(verdict) ? [] : [settlement.effects]
+  const effects = effectsIn(settlement)
+  if (effects === null) return []
+  if (settlement.as === 'retry') return verdict.to === 'dead' ? [effects] : []
+  if (settlement.as !== 'snooze' || verdict.to === 'scheduled') return [effects]
+  return verdict.to === 'ready' ? [withoutOffer(effects)] : []
+}
+
+function withoutOffer(effects: EffectSet): EffectSet {
+  return { ...effects, put: effects.put.filter(({ key }) => inboxOf(key) === null) }
+}
+
+/** The effects that a settlement carries, whether or not they will be written. */
+export function effectsIn(settlement: Settlement): EffectSet | null {
+  if (settlement.as === 'retry') return settlement.ifDead ?? null
+  return ('effects' in settlement && settlement.effects) || null
 }
 
 /** The effects that came with cancel requests. They are applied if the job becomes cancelled. `cancel` is their stored text. */
@@ -58,9 +86,14 @@ function onlyCosts(costs: Costs | null): Annotations | null {
   return costs && { outcome: null, warning: null, costs }
 }
 
-/** An effect was refused: the attempt counts as failed, whatever the handler answered. */
-export function failedByEffect(refused: Refused, retryDelayMs: number): Settlement {
-  return { as: 'retry', error: effectError(refused), delayMs: retryDelayMs, ending: 'failed' }
+/**
+ * An effect was refused: the attempt counts as failed, whatever the handler answered. If it had failed already, that error is the
+ * first cause of the new one, and the ending stays.
+ */
+export function failedByEffect(refused: Refused, settlement: Settlement, retryDelayMs: number): Settlement {
+  const failure = settlement.as === 'retry' || settlement.as === 'dead' ? settlement : null
+  const error = effectError(refused, failure?.error)
+  return { as: 'retry', error, delayMs: retryDelayMs, ending: failure?.ending ?? 'failed' }
 }
 
 /** The attempt as it enters the job's history. */
@@ -68,7 +101,9 @@ export function attemptRecord(
   { attempt, worker, startedAt }: Pick<Attempt, 'attempt' | 'worker' | 'startedAt'>,
   { ending, error }: Verdict,
   endedAt: number,
-  costs: Costs | null | undefined,
+  { annotations, inbox }: Pick<SettlementBody, 'annotations' | 'inbox'>,
 ): Attempt {
-  return { attempt, worker, startedAt, endedAt, ending, ...(error && { error }), ...(costs && { costs }) }
+  const costs = annotations?.costs
+  const facts = { ...(error && { error }), ...(costs && { costs }), ...(inbox !== undefined && { inbox }) }
+  return { attempt, worker, startedAt, endedAt, ending, ...facts }
 }

@@ -9,23 +9,46 @@ import { isJobId, isKey, isQueueName, isText } from './names.ts'
 import type {
   Annotations,
   Attempt,
+  ChangeByHand,
+  ChangedPart,
   Costs,
   Dedup,
   EffectSet,
   ErrorCause,
   JobError,
+  KvCompare,
   KvPut,
+  KvWrite,
   NewJob,
   SqlEffect,
 } from './record.ts'
 import { remember } from './transition.ts'
 
+/**
+ * The history of a job is one list: changes by hand, then attempts, each oldest first. So the last entry of a job that has run is
+ * always its newest attempt. A text from before changes were recorded has attempts only.
+ */
 export function encodePast(past: string | null, attempt: Attempt): string {
-  return JSON.stringify(remember(decodePast(past), attempt))
+  const list = decodeList(past)
+  return JSON.stringify([...list.filter(isChange), ...remember(attemptsIn(list), attempt)])
+}
+
+export function encodeChange(past: string | null, change: ChangeByHand): string {
+  const list = decodeList(past)
+  const changes = [...list.filter(isChange), change].slice(-bounds.jobChangesKept)
+  return JSON.stringify([...changes, ...attemptsIn(list)])
+}
+
+export function decodeChanges(past: string | null): ChangeByHand[] {
+  return decodeList(past).filter(isChange)
 }
 
 export function decodePast(past: string | null): Attempt[] {
-  return decodeList(past)
+  return attemptsIn(decodeList(past))
+}
+
+function attemptsIn(list: readonly unknown[]): Attempt[] {
+  return list
     .filter(isAttempt)
     .map((attempt) => (attempt.error?.causes ? { ...attempt, error: withSoundCauses(attempt.error) } : attempt))
 }
@@ -103,6 +126,12 @@ export function encodeWake(text: string | null, data: string | null): string | n
   return headers === '{}' ? null : headers
 }
 
+/** These headers (JSON text) in place of the old ones, with the data of the last wake. */
+export function replaceHeaders(text: string | null, headers: string): string | null {
+  const { wake } = decodeExtras(text)
+  return encodeWake(headers, wake === undefined ? null : JSON.stringify(wake))
+}
+
 function decodeList(text: string | null): unknown[] {
   const list = text === null ? [] : decodeJson(text)
   return Array.isArray(list) ? list : []
@@ -119,10 +148,26 @@ function isHeaders(value: unknown): value is Extras['headers'] {
 }
 
 function isAttempt(value: unknown): value is Attempt {
-  const { attempt, worker, startedAt, endedAt, ending, error, costs } = fieldsOf<Attempt>(value)
+  const { attempt, worker, startedAt, endedAt, ending, error, costs, inbox } = fieldsOf<Attempt>(value)
   const isTimed = [attempt, startedAt, endedAt].every(Number.isSafeInteger)
   const isWhole = isTimed && isString(worker) && isString(ending)
-  return isWhole && (error === undefined || isError(error)) && (costs === undefined || isCosts(costs))
+  const isNamed = inbox === undefined || isQueueName(inbox)
+  return isWhole && isNamed && (error === undefined || isError(error)) && (costs === undefined || isCosts(costs))
+}
+
+const changeKinds: readonly unknown[] = ['cancelled', 'requeued', 'changed', 'rescheduled', 'reprioritised']
+const changedParts: readonly unknown[] = [
+  'payload',
+  'attempts',
+  'headers',
+  'labels',
+  'limitKey',
+] satisfies ChangedPart[]
+
+function isChange(value: unknown): value is ChangeByHand {
+  const { as, by, at, what } = fieldsOf<ChangeByHand>(value)
+  const isWhole = changeKinds.includes(as) && (by === null || isString(by)) && Number.isSafeInteger(at)
+  return isWhole && (what === undefined || isListOf(what, (part) => changedParts.includes(part)))
 }
 
 function isError(value: unknown): value is JobError {
@@ -134,13 +179,26 @@ function isCosts(value: unknown): value is Costs {
 }
 
 function isEffectSet(value: unknown): value is EffectSet {
-  const { put, delete: remove, sql, enqueue } = fieldsOf<EffectSet>(value)
+  const { compare = [], put, delete: remove, sql, enqueue } = fieldsOf<EffectSet>(value)
+  if (!isListOf(compare, isCompare)) return false
   return isListOf(put, isPut) && isListOf(remove, isString) && isListOf(sql, isSql) && isListOf(enqueue, isNewJob)
 }
 
 function isPut(value: unknown): boolean {
   const put = fieldsOf<KvPut>(value)
   return isString(put.key) && isString(put.value) && isCountOrNull(put.ttlMs)
+}
+
+/** Keys are not checked further: the store's own are written without a client's checks. */
+function isKvWrite(value: unknown): boolean {
+  const { as, key } = fieldsOf<KvWrite>(value)
+  return as === 'put' ? isPut(value) : as === 'delete' ? isString(key) : isCompare(value)
+}
+
+function isCompare(value: unknown): boolean {
+  const { as, key, version } = fieldsOf<KvCompare>(value)
+  if (as === 'compareAndDelete') return isString(key) && isWithin(version)
+  return as === 'compareAndSet' && isCountOrNull(version) && isPut(value)
 }
 
 function isSql(value: unknown): boolean {
@@ -155,12 +213,16 @@ function isNewJob(value: unknown): boolean {
     typeof job.idGiven === 'boolean' &&
     [job.runAt, job.startBefore].every(isCountOrNull) &&
     (job.idempotency === null || isIdempotency(job.idempotency)) &&
+    (job.kv === undefined || isListOf(job.kv, isKvWrite)) &&
     isJobTemplate(job)
   )
 }
 
-/** A new job without its id, times and idempotency key. Every store can enqueue it. */
-export type JobTemplate = Omit<NewJob, 'id' | 'idGiven' | 'runAt' | 'startBefore' | 'idempotency' | 'madeByStore'>
+/** A new job without its id, times, idempotency key and key-value writes. Every store can enqueue it. */
+export type JobTemplate = Omit<
+  NewJob,
+  'id' | 'idGiven' | 'runAt' | 'startBefore' | 'idempotency' | 'madeByStore' | 'kv'
+>
 
 export function isJobTemplate(value: unknown): value is JobTemplate {
   const job = fieldsOf<JobTemplate>(value)

@@ -30,6 +30,8 @@ export type Settlement =
       readonly delayMs: number
       readonly ending: FailedEnding
       readonly costs?: Costs | null
+      /** Written only if the job dies of this failure. */
+      readonly ifDead?: EffectSet | null
     }
   | {
       readonly as: 'dead'
@@ -40,7 +42,7 @@ export type Settlement =
       readonly costs?: Costs | null
     }
   | { readonly as: 'release' }
-  /** Its effects are written only if the job is in fact put off, not if it ends instead. */
+  /** Its effects are written only if the job is in fact put off, not if it ends or is ready at once. */
   | { readonly as: 'snooze'; readonly delayMs: number; readonly effects?: EffectSet | null }
   | { readonly as: 'cancelled'; readonly effects: EffectSet | null }
 
@@ -102,17 +104,26 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
   }
 }
 
-/** The lease expired before a settlement, because the worker is gone. The attempt counts, and may be the last. */
-export function expired(core: JobCore, worker: string): Verdict {
+/** An operator has ended the lease, by the name that the call states. */
+export interface EndedBy {
+  readonly by: string | null
+}
+
+/**
+ * The lease expired before a settlement, because the worker is gone, or an operator has ended it. The attempt
+ * counts, and may be the last.
+ */
+export function expired(core: JobCore, worker: string, endedBy: EndedBy | null = null): Verdict {
   const { attempts, freeReleases } = core
-  const error = expiredError(worker)
+  const error = expiredError(worker, endedBy)
   if (core.cancelRequested) return { to: 'cancelled', attempts, ending: 'expired', error }
   if (attempts >= core.maxAttempts) return { to: 'dead', attempts, ending: 'expired', error }
   return { to: 'ready', front: true, attempts, freeReleases, ending: 'expired', error }
 }
 
-export function expiredError(worker: string): JobError {
-  return { name: 'LeaseExpired', message: `The lease of worker ${worker} expired before the job was settled.` }
+export function expiredError(worker: string, endedBy: EndedBy | null = null): JobError {
+  const how = endedBy === null ? 'expired' : `was ended by ${endedBy.by ?? 'an operator'}`
+  return { name: 'LeaseExpired', message: `The lease of worker ${worker} ${how} before the job was settled.` }
 }
 
 /** Releases and short snoozes cost no attempt, so they share a bound. A requested cancel ends the job instead. */

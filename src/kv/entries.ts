@@ -1,5 +1,12 @@
 import { bounds } from '../job/bounds.ts'
-import type { KvPage, Store } from '../store/store.ts'
+import type { KvWrite } from '../job/record.ts'
+import type { KvAnswer, KvPage, Store } from '../store/store.ts'
+
+/** Makes one write, and waits for its answer. */
+export async function writeEntry(store: Pick<Store, 'kvWrite'>, write: KvWrite): Promise<KvAnswer> {
+  const [answer] = await store.kvWrite([write])
+  return (await answer) as KvAnswer
+}
 
 /** Every entry whose key starts with the prefix, by key. */
 export async function entriesIn(store: Pick<Store, 'kvScan'>, prefix: string): Promise<KvPage['entries'][number][]> {

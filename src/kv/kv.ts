@@ -3,16 +3,17 @@
 import { isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { decodeJson, encodeJson, kvRule } from '../job/codec.ts'
-import { checkInteger, checkKey, checkOptions, checkOwnKey, reservedPrefix } from '../job/names.ts'
+import { checkKey, checkOptions, checkOwnKey, checkVersion, reservedPrefix } from '../job/names.ts'
+import type { KvWrite } from '../job/record.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
-import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store/store.ts'
+import type { KvAnswer, KvEntry, KvPage, KvScanQuery } from '../store/store.ts'
 
 /** After every key that is reserved: a scan goes on behind them without reading them all. */
 const afterReserved = `${reservedPrefix}\u{10ffff}`
 
 export interface KvValue<T = unknown> {
   readonly value: T
-  /** Changes with every write; pass it to `compareAndSet`. */
+  /** Changes with every write; pass it to `compareAndSet` or `compareAndDelete`. */
   readonly version: number
   readonly expiresAt: Date | null
 }
@@ -62,8 +63,13 @@ export class Kv {
     value: unknown,
     options: { readonly ttl?: Duration } = {},
   ): Promise<{ applied: boolean; version: number | null }> {
-    const expected = version === null ? null : checkInteger(version, 'version', 0, Number.MAX_SAFE_INTEGER)
+    const expected = version === null ? null : checkVersion(version, 'version')
     return this.#write({ as: 'compareAndSet', version: expected, ...this.#toPut(key, value, options) })
+  }
+
+  /** Deletes only if the version is still the one given. Answers the version that the entry has now; null: there is none. */
+  async compareAndDelete(key: string, version: number): Promise<{ applied: boolean; version: number | null }> {
+    return this.#write({ as: 'compareAndDelete', key: checkKey(key, 'key'), version: checkVersion(version, 'version') })
   }
 
   /** Every entry whose key starts with the prefix, by key, a page at a time. Those of Holdfast only if the prefix names them. */

@@ -9,10 +9,11 @@ import { jobError } from '../job/error.ts'
 import { decodeLabels, type Labels } from '../job/labels.ts'
 import { checkNumber, checkOptions, checkText } from '../job/names.ts'
 import type { Costs, EffectSet, JobState } from '../job/record.ts'
+import { effectsIn } from '../job/settlement.ts'
 import { decodeExtras } from '../job/stored.ts'
 import { plainlyDone, type Settlement } from '../job/transition.ts'
 import { type AnyDefinition, isRetryable } from '../queue/definition.ts'
-import { type Define, type Effects, type FollowUp, prepareEffects } from '../queue/effects.ts'
+import { type Define, type Effects, type FollowUp, prepareEffects, together } from '../queue/effects.ts'
 import { validate } from '../queue/prepare.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type {
@@ -73,6 +74,14 @@ export interface Settled {
 type DoneArguments<Result, Item extends FollowUp> = undefined extends Result
   ? [result?: Result, effects?: Effects<Item>, annotations?: AnnotationOptions]
   : [result: Result, effects?: Effects<Item>, annotations?: AnnotationOptions]
+
+export interface RetryOptions<Item extends FollowUp = FollowUp> {
+  /** How long to wait before the next attempt, instead of the queue's backoff. */
+  readonly delay?: Duration
+  readonly costs?: Costs
+  /** Effects that are applied only if the job dies of this failure, in the transaction in which it dies. */
+  readonly ifDead?: Effects<Item>
+}
 
 export class Lease<Payload = unknown, Result = unknown> {
   readonly job: LeasedJob<Payload>
@@ -163,15 +172,17 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   /**
    * The attempt failed. The job is tried again after the queue's backoff, or after `delay`. It is dead if its attempts are used
-   * up, if the error is `Permanent`, or if the queue's `retryable` returns false.
+   * up, if the error is `Permanent`, or if the queue's `retryable` returns false. Then the effects of `ifDead` are applied.
    */
-  retry(error: unknown, options: { readonly delay?: Duration; readonly costs?: Costs } = {}): Promise<Settled> {
+  retry<Item extends FollowUp>(error: unknown, options: RetryOptions<Item> = {}): Promise<Settled> {
     return this.#context.run(async () => {
-      checkOptions(options, 'retry options', ['delay', 'costs'])
+      checkOptions(options, 'retry options', ['delay', 'costs', 'ifDead'])
       const costs = toCosts(options.costs)
-      if (isPermanent(error)) return this.#dead(error, error.effects, costs)
-      if (!isRetryable(this.#definition, error)) return this.#dead(error, undefined, costs)
-      return this.#retry(error, this.#delayMs(options.delay), costs)
+      const delayMs = this.#delayMs(options.delay)
+      const ifDead = options.ifDead === undefined ? null : await this.#prepare(options.ifDead as Effects)
+      if (isPermanent(error)) return this.#dead(error, error.effects, costs, ifDead)
+      if (!isRetryable(this.#definition, error)) return this.#dead(error, undefined, costs, ifDead)
+      return this.#retry(error, delayMs, costs, ifDead)
     })
   }
 
@@ -204,18 +215,29 @@ export class Lease<Payload = unknown, Result = unknown> {
     })
   }
 
-  async #dead(error: unknown, effects: Effects | undefined, costs: Costs | null): Promise<Settled> {
+  async #dead(
+    error: unknown,
+    effects: Effects | undefined,
+    costs: Costs | null,
+    ifDead: EffectSet | null = null,
+  ): Promise<Settled> {
+    const stated = effects === undefined ? null : await this.#prepare(effects)
     return this.#settle({
       as: 'dead',
       error: jobError(error),
-      effects: effects === undefined ? null : await this.#prepare(effects),
+      effects: together(stated, ifDead),
       ...(costs !== null && { costs }),
     })
   }
 
-  #retry(error: unknown, delayMs: number, costs: Costs | null = null): Promise<Settled> {
-    const spent = costs !== null && { costs }
-    return this.#settle({ as: 'retry', error: jobError(error), delayMs, ending: 'failed', ...spent })
+  #retry(
+    error: unknown,
+    delayMs: number,
+    costs: Costs | null = null,
+    ifDead: EffectSet | null = null,
+  ): Promise<Settled> {
+    const stated = { ...(costs !== null && { costs }), ...(ifDead !== null && { ifDead }) }
+    return this.#settle({ as: 'retry', error: jobError(error), delayMs, ending: 'failed', ...stated })
   }
 
   #delayMs(delay: Duration | undefined): number {
@@ -235,7 +257,7 @@ export class Lease<Payload = unknown, Result = unknown> {
 
   async #settle(settlement: Settlement): Promise<Settled> {
     const { id } = this.job
-    const mayFail = 'effects' in settlement && settlement.effects !== null
+    const mayFail = effectsIn(settlement) !== null
     const retryDelayMs = mayFail ? this.#delayMs(undefined) : 0
     const answer = await this.#context.settle(new Settling(id, this.fence, settlement, retryDelayMs))
     if (answer === 'lost') throw this.#lost(settlement.as, 'settle')

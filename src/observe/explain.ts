@@ -11,10 +11,10 @@
 import type { BatchRecord } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import { messageWithCauses } from '../job/error.ts'
-import { inboxesPrefix, inboxKey, inboxOf, readOffered } from '../job/inbox.ts'
+import { inboxKey, readOffered } from '../job/inbox.ts'
 import type { Attempt, JobError, JobState, Limit } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
-import type { JobBlockers, KeyBlockers, KvPage, Store } from '../store/store.ts'
+import type { JobBlockers, KeyBlockers, Store } from '../store/store.ts'
 import { readWorkers, type WorkerInfo } from '../worker/presence.ts'
 
 export type Why =
@@ -86,25 +86,12 @@ interface StandingOffer {
   readonly expiresAt: number | null
 }
 
-const inboxesMax = 1_000
-
-/**
- * No index leads from a job to its inbox. So the inboxes are found one by one: the first entry after all entries of the inbox
- * before. That is two reads for each inbox, however many offers are in it. Ids of jobs sort before `~`.
- */
 async function offerOf(store: Store, { id, state, history }: JobBlockers['job']): Promise<StandingOffer | null> {
-  if (state !== 'scheduled' || history.at(-1)?.ending !== 'snoozed') return null
-  let after: string | null = null
-  for (let inboxes = 0; inboxes < inboxesMax; inboxes++) {
-    const page: KvPage = await store.kvScan({ prefix: inboxesPrefix, limit: 1, after })
-    const inbox = inboxOf(page.entries[0]?.key)
-    if (inbox === null) return null
-    const key = inboxKey(inbox, id)
-    const entry = await store.kvGet(key)
-    if (entry && readOffered(inbox, key, entry.value)) return { inbox, expiresAt: entry.expiresAt }
-    after = inboxKey(inbox, '~')
-  }
-  return null
+  const inbox = history.at(-1)?.inbox
+  if (state !== 'scheduled' || inbox === undefined) return null
+  const key = inboxKey(inbox, id)
+  const entry = await store.kvGet(key)
+  return entry && readOffered(inbox, key, entry.value) && { inbox, expiresAt: entry.expiresAt }
 }
 
 type Reason = Pick<Explanation, 'why' | 'sentence' | 'facts'>
@@ -186,10 +173,11 @@ function scheduled({ job, now }: JobBlockers): Reason | null {
 }
 
 function pausedQueue({ job, queue, now }: JobBlockers): Reason | null {
-  const { pausedAt, pausedBy: by } = queue
+  const { pausedAt, pausedBy: by, pausedUntil } = queue
   if (pausedAt === null) return null
-  const sentence = `Queue ${job.queue} has been paused for ${span(now - pausedAt)}${pausedBy(by)}.`
-  return { why: 'queue-paused', sentence, facts: { since: new Date(pausedAt), by } }
+  const sentence = `Queue ${job.queue} has been paused for ${span(now - pausedAt)}${pausedBy(by)}${endOfPause(pausedUntil, now)}.`
+  const until = pausedUntil === null ? {} : { until: new Date(pausedUntil) }
+  return { why: 'queue-paused', sentence, facts: { since: new Date(pausedAt), by, ...until } }
 }
 
 function stoppedBatch({ batch, now }: JobBlockers): Reason | null {
@@ -339,6 +327,13 @@ function reasonOf({ reason }: BatchRecord): string {
 
 function reasonFact({ reason }: BatchRecord): { readonly reason?: string } {
   return (reason ?? null) === null ? {} : { reason: reason as string }
+}
+
+function endOfPause(until: number | null, now: number): string {
+  if (until === null) return ''
+  return until > now
+    ? `, until ${new Date(until).toISOString()}, ${span(until - now)} from now`
+    : '. Its time is over, and the next sweep resumes the queue'
 }
 
 function pausedBy(by: string | null): string {

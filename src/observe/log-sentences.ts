@@ -110,9 +110,14 @@ export const wording: Wording = {
   'lease.expired': {
     level: 'warn',
     say: (event) => {
-      const { worker, startedAt, state } = event
-      const message = `The lease of worker ${worker} on ${theJob(event, 'job')} expired in attempt ${tries(event)}, because the worker did not renew it. The job is ${state} now.`
-      return ofJob(event, message, 'expired leases', { startedAt, state })
+      const { worker, startedAt, state, releasedBy } = event
+      const how =
+        releasedBy === undefined
+          ? `expired in attempt ${tries(event)}, because the worker did not renew it`
+          : `was ended in attempt ${tries(event)} by ${releasedBy ?? 'an operator'}`
+      const message = `The lease of worker ${worker} on ${theJob(event, 'job')} ${how}. The job is ${state} now.`
+      const facts = { startedAt, state, ...(releasedBy !== undefined && { releasedBy }) }
+      return ofJob(event, message, 'expired leases', facts)
     },
   },
   'settle.failed': {

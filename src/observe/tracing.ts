@@ -64,13 +64,21 @@ export function tracing(options: TracingOptions = {}): TracingMiddleware {
         run.setAttributes(fateAttributes(answer))
         const staged = job instanceof Job ? Job.stagedIn(job) : null
         if (staged) effectsOf.takeAlong(staged, injectTrace) // staged effects are written after this span ends
+        takeAlongIfDead(job)
         return answer
       } catch (error) {
+        takeAlongIfDead(job)
         run.setAttribute('holdfast.run', job.signal?.aborted ? 'aborted' : 'failed')
         throw error
       }
     })
   }
+}
+
+/** An answer that cannot be stored is a failure too. */
+function takeAlongIfDead(job: TracedJob): void {
+  const staged = job instanceof Job ? Job.stagedIfDeadIn(job) : null
+  if (staged) effectsOf.takeAlong(staged, injectTrace)
 }
 
 /** Enqueues jobs of one queue. If a span is active: in a span, with its context in the headers of the jobs. */
@@ -116,7 +124,9 @@ export function traceEffects(effects: EffectSet | null): EffectSet | null {
 }
 
 function withTracedEffects(settlement: Settlement): Settlement {
-  return 'effects' in settlement ? { ...settlement, effects: traceEffects(settlement.effects) } : settlement
+  if (settlement.as === 'retry')
+    return settlement.ifDead ? { ...settlement, ifDead: traceEffects(settlement.ifDead) } : settlement
+  return 'effects' in settlement ? { ...settlement, effects: traceEffects(settlement.effects ?? null) } : settlement
 }
 
 function refusalIn(answer: SettleAnswer): string | null {

@@ -2,17 +2,19 @@
 
 import { HoldfastError, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
-import { encodeJson, kvRule, payloadRule } from '../job/codec.ts'
+import { encodeJson, payloadRule } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import { isUnfit, resolveLabels } from '../job/labels.ts'
 import { resolveKey } from '../job/limit-key.ts'
-import { checkOptions, checkOwnKey } from '../job/names.ts'
-import type { EffectSet, KvPut, NewJob } from '../job/record.ts'
-import { type Duration, show, toMs } from '../runtime/duration.ts'
+import { checkOptions } from '../job/names.ts'
+import type { EffectSet, NewJob } from '../job/record.ts'
+import { comparesOf } from '../job/settlement.ts'
+import { show } from '../runtime/duration.ts'
 import { unfitLabel } from '../store/refusals.ts'
 import type { Capabilities } from '../store/store.ts'
 import type { AnyDefinition } from './definition.ts'
-import { checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
+import { charsOfWrites, checkWrites, type KvWrites, kvWriteNames, listOf } from './kv-writes.ts'
+import { charsOfJob, checkChars, type EnqueueOptions, prepareJob } from './prepare.ts'
 import { type PayloadField, type PayloadOf, type QueueReference, toDefinition } from './reference.ts'
 import { type SqlStatement, toSqlEffect } from './sql-statement.ts'
 
@@ -28,11 +30,9 @@ export type Fitting<Item> = Item extends { readonly queue: infer Q }
       }
   : never
 
-export interface Effects<Item extends FollowUp = FollowUp> {
+export interface Effects<Item extends FollowUp = FollowUp> extends KvWrites {
   /** Follow-up jobs, with every enqueue option. */
   readonly enqueue?: readonly (Item & Fitting<Item>)[]
-  readonly put?: readonly { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[]
-  readonly delete?: readonly string[]
   /** Statements in your own tables, on SQL stores: written out, or as a query builder gives them. */
   readonly sql?: readonly SqlStatement[]
 }
@@ -47,12 +47,11 @@ export async function prepareEffects(
   define?: Define,
 ): Promise<EffectSet | null> {
   if (effects === undefined) return null
-  checkOptions(effects, 'effects', ['enqueue', 'put', 'delete', 'sql'])
-  const enqueue = listOf(effects, 'enqueue')
-  const put = listOf(effects, 'put')
-  const remove = listOf(effects, 'delete')
-  const sql = listOf(effects, 'sql')
-  const count = enqueue.length + put.length + remove.length + sql.length
+  checkOptions(effects, 'effects', ['enqueue', 'sql', ...kvWriteNames])
+  const enqueue = listOf(effects, 'enqueue', 'effects')
+  const sql = listOf(effects, 'sql', 'effects')
+  const writes = kvWriteNames.map((name) => listOf(effects, name, 'effects').length)
+  const count = writes.reduce((sum, each) => sum + each, enqueue.length + sql.length)
   if (count > bounds.effectsMax) {
     throw new HoldfastError(
       'INVALID_OPTION',
@@ -61,9 +60,10 @@ export async function prepareEffects(
     )
   }
   if (sql.length > 0) requireSql(capabilities)
+  const { compare, ...plain } = checkWrites(effects, 'effects')
   const set: EffectSet = {
-    put: put.map(toPut),
-    delete: remove.map((key) => checkOwnKey(key, 'effects.delete')),
+    ...(compare.length > 0 && { compare }),
+    ...plain,
     sql: sql.map(toSqlEffect),
     enqueue: await Promise.all(enqueue.map((followUp) => toNewJob(followUp, define))),
   }
@@ -77,9 +77,11 @@ export function requireCapable(effects: EffectSet, capabilities: Capabilities): 
   return effects
 }
 
-export function together(first: EffectSet, then: EffectSet | null): EffectSet {
-  if (then === null) return first
+export function together(first: EffectSet | null, then: EffectSet | null): EffectSet | null {
+  if (first === null || then === null) return first ?? then
+  const compare = [...comparesOf(first), ...comparesOf(then)]
   return {
+    ...(compare.length > 0 && { compare }),
     put: [...first.put, ...then.put],
     delete: [...first.delete, ...then.delete],
     sql: [...first.sql, ...then.sql],
@@ -94,30 +96,9 @@ function requireSql(capabilities: Capabilities): void {
   })
 }
 
-function charsOf({ put, enqueue }: EffectSet): number {
-  return [...put.map(({ value }) => value), ...enqueue.map(({ payload }) => payload)].reduce(
-    (sum, text) => sum + text.length,
-    0,
-  )
-}
-
-/** Holes included, so that they are refused like undefined. */
-function listOf<Name extends keyof Effects>(effects: Effects, name: Name): NonNullable<Effects[Name]>[number][] {
-  const list: readonly unknown[] = effects[name] ?? []
-  if (Array.isArray(list)) return Array.from(list)
-  throw new HoldfastError('INVALID_OPTION', `effects.${name} must be an array; got ${show(list)}.`, {
-    option: `effects.${name}`,
-  })
-}
-
-function toPut(put: NonNullable<Effects['put']>[number]): KvPut {
-  checkOptions(put, 'effects.put', ['key', 'value', 'ttl'])
-  const { key, value, ttl } = put
-  return {
-    key: checkOwnKey(key, 'effects.put.key'),
-    value: encodeJson(value, kvRule),
-    ttlMs: ttl === undefined ? null : toMs(ttl, 'effects.put.ttl', { min: 1 }),
-  }
+function charsOf(set: EffectSet): number {
+  const puts = set.put.reduce((sum, { value }) => sum + value.length, charsOfWrites(comparesOf(set)))
+  return set.enqueue.reduce((sum, job) => sum + charsOfJob(job), puts)
 }
 
 /** Effects of a cancel may have to be kept until the job ends, so their SQL values must survive as JSON. */

@@ -13,6 +13,7 @@ import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { newId } from '../runtime/id.ts'
 import { isThenable } from '../runtime/thenable.ts'
 import type { AnyDefinition } from './definition.ts'
+import { charsOfWrites, type KvWrites, toKvWrites } from './kv-writes.ts'
 import { checkLabels } from './labels.ts'
 import { limitKeyOf, statedKey } from './limit.ts'
 
@@ -59,13 +60,19 @@ export interface EnqueueOptions {
    * added to the labels that the queue's definition finds, and win over those of the same name.
    */
   readonly labels?: Labels
+  /**
+   * Key-value writes in the transaction that stores the job. They are discarded if no job is stored, because the enqueue is a
+   * duplicate or nothing was replaced. If an entry has another version than the writes state, the enqueue is refused with
+   * KV_VERSION_MISMATCH.
+   */
+  readonly kv?: KvWrites
   /** Your own open database transaction to enqueue in, on stores that can. A pool has none. */
   readonly tx?: object & { readonly totalCount?: never }
 }
 
 const optionNames: readonly (keyof EnqueueOptions)[] = [
   ...(['id', 'delay', 'runAt', 'startBefore', 'priority', 'attempts', 'timeout'] as const),
-  ...(['dedup', 'idempotencyKey', 'headers', 'limitKey', 'labels', 'tx'] as const),
+  ...(['dedup', 'idempotencyKey', 'headers', 'limitKey', 'labels', 'kv', 'tx'] as const),
 ]
 
 export function prepareJob(
@@ -105,7 +112,19 @@ function toNewJob(definition: AnyDefinition, payload: unknown, options: EnqueueO
       idempotencyKey === undefined ? null : { key: checkKey(idempotencyKey, 'idempotencyKey'), hash: hash(text) },
     limitKey: limitKeyFor(definition, payload, options),
     labels: options.labels === undefined ? null : checkLabels(options.labels),
+    kv: options.kv === undefined ? undefined : kvOf(options.kv),
   }
+}
+
+function kvOf(kv: KvWrites): NewJob['kv'] {
+  const writes = toKvWrites(kv)
+  if (writes) checkChars(charsOfWrites(writes), 'Key-value writes of an enqueue')
+  return writes
+}
+
+/** Characters of JSON that the job carries, key-value writes included. */
+export function charsOfJob({ payload, kv }: NewJob): number {
+  return kv === undefined ? payload.length : payload.length + charsOfWrites(kv)
 }
 
 /** A replaced job keeps its own idempotency key, so the key of the enqueue would be stored nowhere. */
@@ -146,7 +165,7 @@ function toScope(scope: NonNullable<DedupOptions['scope']>): Dedup['scope'] {
   )
 }
 
-function encodeHeaders(headers: Readonly<Record<string, string>>): string {
+export function encodeHeaders(headers: Readonly<Record<string, string>>): string {
   const text = isPlainObject(headers) ? flatJson(Object.entries(headers)) : undefined
   if (text !== undefined && byteLength(text) <= bounds.headersBytes) return text
   throw new HoldfastError(

@@ -8,7 +8,7 @@ import type { Lease } from '../lease/lease.ts'
 import { type Duration, show } from '../runtime/duration.ts'
 import type { Enqueued } from '../store/store.ts'
 import type { QueueDefinition } from './definition.ts'
-import { checkChars, type EnqueueOptions, prepareJob, validate } from './prepare.ts'
+import { charsOfJob, checkChars, type EnqueueOptions, prepareJob, validate } from './prepare.ts'
 
 export type Entry<Payload> = EnqueueOptions & { readonly payload: Payload }
 
@@ -62,8 +62,9 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
   }
 
   /** All of them or none, in this order. */
-  enqueueMany(entries: readonly Entry<Payload>[]): Promise<readonly Enqueued[]> {
+  enqueueMany(entries: readonly Entry<Payload>[], ...rest: never[]): Promise<readonly Enqueued[]> {
     return this.#context.run(async () => {
+      if (rest[0] !== undefined) throw optionsBeside()
       checkCount(entries)
       if (entries.length === 0) return []
       const tx = oneTransaction(entries)
@@ -73,7 +74,7 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
         const prepared = this.#prepare(entry, jobs.length)
         const job = prepared instanceof Promise ? await this.#late(prepared, tx).catch(ofJob(jobs.length)) : prepared
         jobs.push(job)
-        chars += job.payload.length
+        chars += charsOfJob(job)
         checkChars(chars, 'Jobs that are enqueued together')
       }
       return await this.#context.enqueue(this.definition as QueueDefinition, jobs, tx).catch(ofJob(null))
@@ -120,9 +121,13 @@ export class Queue<Payload = any, Out = any, Result = any, ResultOut = any> {
 function oneTransaction(entries: readonly EnqueueOptions[]): unknown {
   const [tx, another] = new Set(entries.map((entry) => entry?.tx).filter((each) => each !== undefined))
   if (another === undefined) return tx
-  throw new HoldfastError('INVALID_OPTION', 'Jobs that are enqueued together share one tx; these name several.', {
-    option: 'tx',
-  })
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    'Jobs that are enqueued together share one tx; these name several. Wrap the transaction once, and pass the same object in each entry.',
+    {
+      option: 'tx',
+    },
+  )
 }
 
 function checkCount(entries: readonly unknown[]): void {
@@ -133,6 +138,12 @@ function checkCount(entries: readonly unknown[]): void {
     `enqueueMany takes an array of at most ${bounds.enqueueMax} jobs; got ${count ?? show(entries)}. Send them in parts.`,
     { count },
   )
+}
+
+/** A transaction that is given beside the jobs would be left out without an error. */
+function optionsBeside(): HoldfastError {
+  const sentence = 'enqueueMany takes one argument: write options into each entry, { payload, tx, … }.'
+  return new HoldfastError('INVALID_OPTION', sentence, { option: 'options' })
 }
 
 /** Adds the index of the refused job to the error; null: the store has added it. */

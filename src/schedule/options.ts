@@ -45,7 +45,7 @@ export async function checkSchedule(options: ScheduleOptions): Promise<CheckedSc
     throw new HoldfastError('INVALID_OPTION', wanted, { option: 'missed', value: missed })
   }
   const definition = toDefinition(queue)
-  const { id, idGiven, runAt, startBefore, idempotency, madeByStore, ...job } = await prepareJob(
+  const { id, idGiven, runAt, startBefore, idempotency, madeByStore, kv, ...job } = await prepareJob(
     definition,
     payload,
     jobOptions,

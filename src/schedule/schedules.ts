@@ -8,7 +8,7 @@ import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import { checkScheduleName } from '../job/names.ts'
 import type { NewJob } from '../job/record.ts'
-import { entriesIn } from '../kv/entries.ts'
+import { entriesIn, writeEntry } from '../kv/entries.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import type { Enqueued, Store } from '../store/store.ts'
 import { changedOptions, movesSlots } from './changes.ts'
@@ -70,9 +70,9 @@ export class Schedules {
   async remove(name: string): Promise<boolean> {
     const key = keyOf(name)
     this.#declared.delete(name)
-    const [answer] = await this.#context.store.kvWrite([{ as: 'delete', key }])
+    const answer = await writeEntry(this.#context.store, { as: 'delete', key })
     if (isRefused(answer)) throw toError(answer)
-    return answer?.applied ?? false
+    return answer.applied
   }
 
   async list(): Promise<ScheduleInfo[]> {
@@ -137,9 +137,9 @@ export class Schedules {
       const after = toNext(before, now)
       if (after === before) return { before, after, now }
       const write = { key, version: entry?.version ?? null, value: encodeSchedule(after), ttlMs: null }
-      const [answer] = await this.#context.store.kvWrite([{ as: 'compareAndSet', ...write }])
+      const answer = await writeEntry(this.#context.store, { as: 'compareAndSet', ...write })
       if (isRefused(answer)) throw toError(answer)
-      if (answer?.applied) return { before, after, now }
+      if (answer.applied) return { before, after, now }
     }
     const sentence = `Schedule ${name} was changed by other processes at each of ${triesMax} tries. Try again.`
     throw new HoldfastError('STORE_UNAVAILABLE', sentence, { schedule: name })

@@ -4,7 +4,7 @@ import { type Refused, refuse } from '../errors.ts'
 import type { BatchState } from '../job/batch.ts'
 import { bounds } from '../job/bounds.ts'
 import type { UnfitLabel } from '../job/labels.ts'
-import type { JobError, JobState } from '../job/record.ts'
+import type { JobError, JobState, KvCompare } from '../job/record.ts'
 import type { BatchAction } from './store.ts'
 
 /** Thrown to roll back the current request and answer it with this refusal. */
@@ -28,6 +28,20 @@ export function idempotencyMismatch(facts: { readonly key: string; readonly id: 
     'IDEMPOTENCY_MISMATCH',
     `Idempotency key ${JSON.stringify(key)} was used for job ${id} with another payload. Use a new key for new work.`,
     facts,
+  )
+}
+
+/** `actual`: the version that the entry has; null: there is no such entry. */
+export function kvVersionMismatch(
+  { key, version }: Pick<KvCompare, 'key' | 'version'>,
+  actual: number | null,
+): Refused {
+  const wanted = version === null ? 'should not exist' : `should have version ${version}`
+  const found = actual === null ? 'it does not exist' : `it has version ${actual}`
+  return refuse(
+    'KV_VERSION_MISMATCH',
+    `The entry of key ${JSON.stringify(key)} ${wanted}, but ${found}. Nothing was written. Read the entry and decide again.`,
+    { key, version, actual },
   )
 }
 
@@ -77,6 +91,20 @@ export function limitKeyRequired(queue: string, path: string | null): Refused {
   return refuse('LIMIT_KEY_REQUIRED', message, { queue, path })
 }
 
+/** The refusal of a change after which the limit key of the job could not be known. */
+export function changeNeedsKey(id: string, queue: string, path: string | null): Refused {
+  const message =
+    path === null
+      ? `Cannot change the payload of job ${id} alone: the limit key of queue ${queue} is computed by a function in the code of its definition. Change limitKey too (null for a job without a key).`
+      : `Cannot change the payload of job ${id}: the limit key of queue ${queue} is ${path} of the payload, a text of 1 to ${bounds.keyBytes} bytes or an integer, but the new payload has none there. Pass a payload that has one, or change limitKey too (null for a job without a key).`
+  return refuse('LIMIT_KEY_REQUIRED', message, { id, queue, path })
+}
+
+export function tooFewAttempts(id: string, attempts: number, used: number): Refused {
+  const message = `Cannot change the attempts of job ${id} to ${attempts}: it has used ${used} already. Give more than ${used}.`
+  return refuse('INVALID_OPTION', message, { id, option: 'attempts', attempts, used })
+}
+
 /** The refusal of a job whose labels do not fit. The value may be a person's data, so it is never part of the sentence. */
 export function unfitLabel(queue: string, { name, path, size }: UnfitLabel): Refused {
   const { labelsMax, labelBytes } = bounds
@@ -103,7 +131,7 @@ export function cannotCancel(id: string, state: JobState): Refused {
 }
 
 export function cannotRequeue(id: string, state: JobState): Refused {
-  return wrongState(id, state, 'requeue', 'a dead job')
+  return wrongState(id, state, 'requeue', 'a job that has ended')
 }
 
 export function cannotAlter(id: string, state: JobState, verb: string): Refused {

@@ -16,9 +16,10 @@
 //      requests in the same order. The store then answers as it did the first time, or carries out the settlement now.
 //      That holds for an hour. After that, the answer to a settlement that had committed is `lost`.
 //
-// 2. DURABILITY. These are durable before they are answered: define, enqueue, advance, settle, cancel, requeue, alter, purge,
-//    pause, kv writes. These need not be: claim, renew, progress, sweep. If a crash loses one of the latter, the job must be
-//    claimable again, at once or when the lease that the store remembers expires. The lost step must not cost an attempt.
+// 2. DURABILITY. These are durable before they are answered: define, enqueue, advance, settle, cancel, requeue, alter, changeAll,
+//    pause, deleteQueue, kv writes. These need not be: claim, renew, progress, sweep, releaseWorker. If a crash loses one of the
+//    latter, the job must be claimable again, at once or when the lease that the store remembers expires. The lost step must not
+//    cost an attempt.
 //
 // 3. TIME. The store owns the clock. Requests carry durations (leaseMs, delayMs, ttlMs, windowMs) or times that the caller chose
 //    (runAt, startBefore). "Now" is always the store's time, so a worker whose clock is wrong does no harm. If the store's
@@ -45,10 +46,18 @@
 //    retried with backoff, or is dead if its attempts are used up. None of its effects is applied, and the answer is `failed`
 //    with the reason.
 //
+//    A failure may carry effects that are applied only if the job dies of it (`ifDead`), in that transaction; otherwise they are
+//    discarded. If one of them is refused, none is applied, and the death is recorded with the refusal.
+//
+//    Key-value writes of an enqueue (`NewJob.kv`) are one transaction with the job in the same way. They are made if a job was
+//    stored or replaced, and discarded otherwise. If a conditional write is not applied, its request is refused
+//    (KV_VERSION_MISMATCH).
+//
 // 7. SWEEP. Nothing needs a leader. Any number of processes may sweep at any time. A sweep rescues expired leases, promotes due
-//    jobs, cancels jobs that missed their `startBefore`, admits held jobs, and prunes what is past its retention. Each call is
-//    bounded. It takes first what has been due longest, and answers whether more is left and when something is due next. It
-//    may do its parts one after the other, with other calls in between, and may skip jobs that another call has locked.
+//    jobs, cancels jobs that missed their `startBefore`, admits held jobs, ends pauses whose time is over, and prunes what is
+//    past its retention. Each call is bounded. It takes first what has been due longest, and answers whether more is left and
+//    when something is due next. It may do its parts one after the other, with other calls in between, and may skip jobs that
+//    another call has locked.
 //
 // 8. WAKE-UPS. subscribe reports jobs that became ready in a queue, and running jobs that were asked to cancel, from every
 //    process. Neither report comes before what it reports can be read. Both are hints: they may come late, twice or (rarely)
@@ -126,11 +135,41 @@
 //    - While nothing changes, following `next` finds every matching job once. While jobs change, a job that stays in its list
 //      is never missed. A job that moves to another list meanwhile may be found twice, or not at all.
 //    - A page carries payloads, headers, results, histories and whole errors only if they are asked for, and else their sizes.
+//
+// 18. BULK. `changeAll` makes one step of a change of all jobs that match a filter. It looks for some hundred jobs, from where
+// the
+//    step before ended, and changes them in one transaction, in which the filter is compared again. So a job is changed only
+//    if it matches at that moment, and workers, producers and other operators go on between two steps.
+//    - Lists are gone over in the direction in which jobs move: scheduled, held, ready, running, ended. Otherwise the order is
+//      that of `find`.
+//    - Jobs that were enqueued after the first step began are not changed, nor requeued jobs that have ended again since.
+//    - A filter of ready jobs, and not of held ones, is about jobs that were ready when the first step began: a job that is ready
+//      only because the step freed a slot is not changed. The same holds for running jobs without ready ones.
+//    - A job that is already as wanted (it has this time or priority, or is asked to cancel; or it is ready, and would be
+//      rescheduled to a time that has come) is left alone and not counted. So is a job that was retried or snoozed since the
+//      first step, by a reschedule: its retry keeps its time.
+//    - A job that cannot be changed is skipped, and answered with the reason. One that the database refuses is skipped alone.
+//    - Of several jobs with one dedup key, the first that is found is requeued. In lists that is the newest. A requeued job
+//      takes a key of scope `live` again. It needs no key of another scope and takes none: one of scope `waiting` was freed when
+//      the job started or ended, and one of a time window counts from its enqueue.
+//
+// 19. CHANGE. `alter` with `as: 'change'` gives a waiting job another payload, other attempts, headers or labels, or another
+//    limit key. All parts of one request change together, or none does.
+//    - A job whose limit key stays keeps its place. A claim at the same time gets the old job or the new one, never a mix.
+//    - A limit key, and each label, that the old payload explains by the stored definition follows the new payload. Any other
+//      was stated, and stays. If the key of the new payload cannot be known, or one of its labels does not fit, the change is
+//      refused.
+//    - A job whose limit key changes gives its slot back, and goes to the end of the held jobs of its new key.
+//    - Dedup and idempotency keys stay. The data of a wake stay.
+//
+// 20. CHANGES BY HAND. Requeues, reschedules, changes of priority and changes are kept in the history of the job, with the time
+//    and the name that the call gave: the newest `bounds.jobChangesKept` of them.
 
 import type { HoldfastError, Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
 import type { DroppedNotice } from '../job/death.ts'
 import type { JobFilter } from '../job/filter.ts'
+import type { Labels } from '../job/labels.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
 import type {
   Annotations,
@@ -141,7 +180,7 @@ import type {
   JobOutcome,
   JobRecord,
   JobState,
-  KvPut,
+  KvWrite,
   Limit,
   NewJob,
   QueueSettings,
@@ -191,21 +230,41 @@ export interface Store {
   cancelRequested(leases: readonly LeaseRef[]): Promise<boolean[]>
   /**
    * `token` (any text that is used for no other requests) makes the call repeatable after STORE_UNAVAILABLE. A settlement must
-   * wait if another open transaction is the first to use a queue of its follow-ups. It delays only itself: its answer is a
-   * promise.
+   * wait if another open transaction is the first to use a queue of its follow-ups, or has a row that its effects need. It
+   * delays only itself: its answer is a promise.
    */
   settle(requests: readonly SettleRequest[], token?: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]>
   sweep(request: SweepRequest): Promise<SweepReport>
 
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
-  requeue(ids: readonly string[]): Promise<RequeueAnswer[]>
-  requeueAll(request: RequeueAllRequest): Promise<RequeueAllAnswer>
+  /** `by`: the name of the operator or program that asks, for the history. */
+  requeue(ids: readonly string[], by?: string | null): Promise<RequeueAnswer[]>
   /** Changes waiting jobs. `delete` also takes ended jobs. `wake` also takes running jobs: each is woken when it waits again. */
   alter(requests: readonly AlterRequest[]): Promise<AlterAnswer[]>
-  /** Deletes the jobs of a queue that are in these states, in bounded steps. */
-  purge(request: PurgeRequest): Promise<PurgeAnswer>
-  /** `by`: the name of the operator or program that asks. It is only shown. */
-  pause(queue: string, paused: boolean, by?: string | null): Promise<void>
+  /** One bounded step of a change of all jobs that match a filter; see BULK. */
+  changeAll(request: ChangeAllRequest): Promise<ChangedStep>
+  /**
+   * Pauses or resumes a queue, and makes it if there is none. `by`: the name of the operator or program that asks. It is only
+   * shown. `end`: when the pause ends by itself; without it, when the queue is resumed.
+   *
+   * A pause of a queue that is paused already sets the new end, or none. `pausedAt` stays. `pausedBy` stays too, unless the end
+   * changes and the call names another.
+   */
+  pause(queue: string, paused: boolean, by?: string | null, end?: PauseEnd | null): Promise<void>
+  /** The same for every queue that `stats` lists at this moment. Answers the names of those that changed, in order. */
+  pauseAll(paused: boolean, by?: string | null, end?: PauseEnd | null): Promise<string[]>
+
+  /**
+   * Ends leases of a worker as if they had expired: one bounded step. Repeat it with the answer's `claimedUntil` as long as it
+   * says `more`. It takes no jobs that the worker has claimed since the first step.
+   */
+  releaseWorker(request: ReleaseWorkerRequest): Promise<ReleasedWorker>
+
+  /**
+   * Deletes a queue that has no jobs, with everything that is stored of it: definition, override, pause, keys, windows, counts.
+   * An enqueue at the same moment wins: then the queue stays. The next enqueue after a deletion makes the queue anew.
+   */
+  deleteQueue(request: DeleteQueueRequest): Promise<QueueDeletion>
 
   /** Makes a batch that is open for items. If a batch has this key already, answers that batch. */
   openBatch(settings: BatchSettings): Promise<OpenedBatch | Refused>
@@ -236,7 +295,11 @@ export interface Store {
   stats(): Promise<QueueStats[]>
 
   kvGet(key: string): Promise<KvEntry | null>
-  kvWrite(writes: readonly KvWrite[]): Promise<KvAnswer[]>
+  /**
+   * A write of an entry that another open transaction has delays only itself, and later writes of that entry: its answer is a
+   * promise.
+   */
+  kvWrite(writes: readonly KvWrite[]): Promise<(KvAnswer | Promise<KvAnswer>)[]>
   kvScan(query: KvScanQuery): Promise<KvPage>
   /** Moves a cursor and enqueues the jobs of the step, in one transaction. */
   advance(request: AdvanceRequest): Promise<AdvanceAnswer>
@@ -445,13 +508,66 @@ export interface ExpiredLease {
   readonly worker: string
   readonly startedAt: number
   readonly state: JobState
+  /** Absent: it has none. */
+  readonly labels?: Labels
   /** The effects of a cancel request could not be applied: the job ended without them. */
   readonly failed?: Refused
+}
+
+export interface ReleaseWorkerRequest {
+  /** All leases that carry this name. */
+  readonly worker: string
+  /** The name of the operator or program that asks; the history of each job says it. */
+  readonly by: string | null
+  /** How many jobs this step may take, at most. */
+  readonly max: number
+  /** Only counts. */
+  readonly dryRun: boolean
+  /** From the step before; null: this is the first. */
+  readonly claimedUntil: number | null
+}
+
+export interface ReleasedWorker {
+  /** The leases that were ended, and what became of the jobs. */
+  readonly expired: readonly ExpiredLease[]
+  /**
+   * How many jobs the worker still has, of those that it had at the first step. If there is no more to do, each of them is being
+   * settled at this moment, or is blocked: the sweep takes it soon. In a dry run, all of them.
+   */
+  readonly left: number
+  readonly claimedUntil: number
+  readonly more: boolean
+  /** The store's time. */
+  readonly now: number
+}
+
+export interface DeleteQueueRequest {
+  readonly queue: string
+  /** Only looks. */
+  readonly dryRun: boolean
+}
+
+export interface QueueDeletion {
+  /**
+   * - `deleted`, or in a dry run `found`; `absent`: there is no such queue.
+   * - `used`: it has jobs, or was used while it was being deleted. `busy`: transactions stay open that may have enqueued into it.
+   *   In both cases the queue stays as it is.
+   */
+  readonly status: 'deleted' | 'found' | 'absent' | 'used' | 'busy'
+  readonly counts: Readonly<Record<JobState, number>>
+  /** Dedup and idempotency keys that are taken. */
+  readonly keys: number
+  /** Queues whose dead jobs send notices to it. */
+  readonly onDeadOf: readonly string[]
+  /** Of `busy`: how many transactions are open. */
+  readonly transactions: number
 }
 
 export interface CancelRequest {
   readonly id: string
   readonly effects: EffectSet | null
+  /** The name of the operator or program that asks, for the history; null or absent: nothing is recorded. */
+  readonly by?: string | null
 }
 
 /** `cancelled`: the job waited and has ended. `requested`: it runs; its worker is notified soon, and at its next renewal. */
@@ -461,61 +577,108 @@ export type CancelAnswer =
 
 export type RequeueAnswer = { readonly id: string } | Refused
 
-export interface RequeueFilter {
-  readonly queue?: string
-  /** Died at or after / before this time. */
-  readonly diedSince?: number
-  readonly diedBefore?: number
-  /** The error's message, or a line of its causes (name, message and code), contains this text. */
-  readonly error?: string
-}
+/** What is done to each job that matches. The states that each takes are those of the filter. */
+export type BulkChange =
+  | { readonly as: 'cancel' }
+  | { readonly as: 'requeue' }
+  /** Only this job: an older ended job with the same id stays, unless it matches too. */
+  | { readonly as: 'delete' }
+  | { readonly as: 'reschedule'; readonly runAt: number }
+  | { readonly as: 'reprioritise'; readonly priority: number }
 
-export interface RequeueAllRequest {
-  readonly filter: RequeueFilter
+/** One step of a change of many jobs. */
+export interface ChangeAllRequest {
+  /** Its states are given, and each can be changed so; see `BulkChange`. */
+  readonly filter: JobFilter
+  readonly change: BulkChange
   readonly dryRun: boolean
+  /** The name of the operator or program that asks. It is only shown. */
+  readonly by: string | null
+  /** `next` of the step before, which had the same filter. */
+  readonly after: string | null
+  /** `until` of the first step; null: this is the first step. */
+  readonly until: string | null
 }
 
-export interface RequeueAllAnswer {
-  readonly requeued: number
-  readonly skipped: readonly SkippedJob[]
-}
-
-export interface SkippedJob {
-  readonly id: string
+export interface ChangedStep {
+  /** Jobs that were changed or, in a dry run, would be. */
+  readonly changed: number
+  /** Of the changed jobs, those that run and are now asked to cancel. */
+  readonly requested: number
+  readonly looked: number
+  readonly skipped: readonly SkippedJobs[]
   /**
-   * The job that holds its dedup key. LIMIT_KEY_REQUIRED if the limit key of the job cannot be known, REFUSED if the database
-   * refuses the job.
+   * Only in the dry run of a requeue: jobs that would be requeued if no other job had taken their dedup key before. They are not
+   * among `changed`. In the order in which they would be requeued.
    */
-  readonly heldBy: string
-  /** What the database said. */
-  readonly reason?: string
+  readonly keyed: readonly { readonly id: string; readonly key: string }[]
+  readonly next: string | null
+  /** Names the newest job that existed when the first step began. Jobs that were enqueued later are not changed. */
+  readonly until: string
 }
+
+/** Jobs that match and cannot be changed, for one reason. */
+export interface SkippedJobs {
+  readonly reason: SkipReason
+  readonly count: number
+  /** Some of them. */
+  readonly ids: readonly string[]
+  /** For `refused`: what the database said of the first of them. */
+  readonly message?: string
+}
+
+/**
+ * - `running`: the job runs, and cannot be deleted.
+ * - `dedupKeyHeld`: another job holds its dedup key. `idTaken`: a newer job has its id.
+ * - `batchCancelled`: its batch was cancelled.
+ * - `limitKeyUnknown`: the limit key of its queue cannot be known.
+ * - `startBefore`: it must start before the time to which it would be rescheduled.
+ * - `refused`: the database refuses the change of this job.
+ */
+export type SkipReason =
+  | 'running'
+  | 'dedupKeyHeld'
+  | 'idTaken'
+  | 'batchCancelled'
+  | 'limitKeyUnknown'
+  | 'startBefore'
+  | 'refused'
 
 /**
  * - `wake`: the job is ready at once, with the data of the request. A running job gets them when it waits again: its next snooze
  *   ends at once.
  * - `reschedule` and `reprioritise`: the job goes behind all jobs of its new time or priority, as if it became ready there now.
+ * - `change`: see CHANGE in the protocol.
  * - `delete`: the job and all ended jobs with its id are deleted, and its keys are free.
+ *
+ * `by` is the name of the operator or program that asks, for the history of the job.
  */
 export type AlterRequest =
   | { readonly as: 'wake'; readonly id: string; readonly data: string | null }
-  | { readonly as: 'reschedule'; readonly id: string; readonly runAt: number }
-  | { readonly as: 'reprioritise'; readonly id: string; readonly priority: number }
+  | { readonly as: 'reschedule'; readonly id: string; readonly runAt: number; readonly by: string | null }
+  | { readonly as: 'reprioritise'; readonly id: string; readonly priority: number; readonly by: string | null }
+  | ChangeRequest
   | { readonly as: 'delete'; readonly id: string }
+
+/** A part that is absent stays as it is. */
+export interface ChangeRequest {
+  readonly as: 'change'
+  readonly id: string
+  readonly by: string | null
+  /** JSON text. */
+  readonly payload?: string
+  /** The new `maxAttempts`. */
+  readonly attempts?: number
+  /** JSON text of a flat object of strings, without the data of a wake: those stay. */
+  readonly headers?: string
+  /** JSON text of the labels that the job states from now on; null: none. */
+  readonly labels?: string | null
+  /** Null: the job has no key from now on. */
+  readonly limitKey?: string | null
+}
 
 /** The state of the job now; for `delete`, the state that it was in. */
 export type AlterAnswer = { readonly state: JobState } | Refused
-
-export type PurgeState = Exclude<JobState, 'running'>
-
-export interface PurgeRequest {
-  readonly queue: string
-  readonly states: readonly PurgeState[]
-}
-
-export interface PurgeAnswer {
-  readonly deleted: number
-}
 
 export interface FindQuery {
   readonly filter: JobFilter
@@ -642,6 +805,9 @@ export interface AcceptRequest {
 /** `stale`: the entry has another version, or is gone, or the job does not wait any more. */
 export type AcceptAnswer = { readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
 
+/** When a pause ends: so long after the call, or at a time. */
+export type PauseEnd = { readonly forMs: number } | { readonly until: number }
+
 /** A job, and what keeps it from running. */
 export interface JobBlockers {
   readonly job: JobRecord
@@ -649,6 +815,7 @@ export interface JobBlockers {
   readonly queue: {
     readonly pausedAt: number | null
     readonly pausedBy: string | null
+    readonly pausedUntil: number | null
     readonly running: number
     readonly limit: Limit | null
     /** Limits that an operator set; null: none. */
@@ -680,6 +847,8 @@ export interface QueueStats {
   readonly paused: boolean
   readonly pausedAt: number | null
   readonly pausedBy: string | null
+  /** When the pause ends by itself; null: when the queue is resumed. */
+  readonly pausedUntil: number | null
   readonly counts: Readonly<Record<JobState, number>>
   /** How long the longest-waiting ready job has been ready. */
   readonly oldestWaitingMs: number | null
@@ -723,12 +892,6 @@ export interface KvEntry {
   readonly version: number
   readonly expiresAt: number | null
 }
-
-export type KvWrite =
-  | ({ readonly as: 'put' } & KvPut)
-  | { readonly as: 'delete'; readonly key: string }
-  /** `version` null: only if the key is absent. */
-  | ({ readonly as: 'compareAndSet'; readonly version: number | null } & KvPut)
 
 /** `applied` is false if there was nothing to delete, or the entry had another version. `version` is the entry's version now. */
 export type KvAnswer = { readonly applied: boolean; readonly version: number | null } | Refused

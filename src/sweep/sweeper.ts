@@ -10,12 +10,13 @@
 
 import { toError } from '../errors.ts'
 import type { Events } from '../events.ts'
-import { expiredError } from '../job/transition.ts'
+import { type EndedBy, expiredError } from '../job/transition.ts'
 import type { Pace, Timers } from '../runtime/clock.ts'
 import { isDisabled } from '../runtime/kill-switch.ts'
 import { scheduleKeyPrefix } from '../schedule/stored-schedule.ts'
 import { ReadOnlyStore } from '../store/read-only.ts'
-import type { ExpiredLease, Store, SweepReport } from '../store/store.ts'
+import type { ExpiredLease, ReleasedWorker, Store, SweepReport } from '../store/store.ts'
+import type { ReleasePlan } from './release.ts'
 
 export interface SweepTotals {
   readonly rescued: number
@@ -27,6 +28,14 @@ export interface SweepTotals {
   /** Slots of schedules that enqueued a job, and slots that did not. */
   readonly fired: number
   readonly skipped: number
+}
+
+/** The answer of `releaseWorker`. */
+export interface Released {
+  /** Jobs whose leases were ended; in a dry run, would be. */
+  readonly released: number
+  /** Jobs that are being settled at this moment, or whose effects wait for another transaction. The sweep takes them soon. */
+  readonly left: number
 }
 
 const everyMs = 1_000
@@ -67,6 +76,19 @@ export class Sweeper {
       totals.pruned += report.pruned
     } while (report.more)
     return totals
+  }
+
+  /** Ends the leases of a worker as if they had expired, in bounded steps. */
+  async releaseWorker({ worker, by, dryRun }: ReleasePlan): Promise<Released> {
+    let released = 0
+    let step: ReleasedWorker | null = null
+    do {
+      const claimedUntil: number | null = step?.claimedUntil ?? null
+      step = await this.#store.releaseWorker({ worker, by, dryRun, max: chunkMax, claimedUntil })
+      for (const expired of step.expired) this.#emitExpired(expired, step.now, { by })
+      released += step.expired.length
+    } while (step.more)
+    return dryRun ? { released: step.left, left: 0 } : { released, left: step.left }
   }
 
   /**
@@ -124,11 +146,12 @@ export class Sweeper {
   }
 
   /** A job that crashed its worker may become dead here. No worker is left to emit that, so the sweep does. */
-  #emitExpired({ startedAt, state, failed, ...job }: ExpiredLease, now: number): void {
-    this.#events.emit('lease.expired', { ...job, startedAt: new Date(startedAt), state })
+  #emitExpired({ startedAt, state, failed, ...job }: ExpiredLease, now: number, endedBy: EndedBy | null = null): void {
+    const released = endedBy === null ? {} : { releasedBy: endedBy.by }
+    this.#events.emit('lease.expired', { ...job, startedAt: new Date(startedAt), state, ...released })
     if (failed) this.#events.emit('settle.failed', { ...job, error: toError(failed), state })
     if (state !== 'dead') return
-    const error = expiredError(job.worker)
+    const error = expiredError(job.worker, endedBy)
     this.#events.emit('job.dead', { ...job, durationMs: now - startedAt, error, ending: 'expired' })
   }
 }

@@ -56,6 +56,11 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
     return effectsOf.all(this.effects) as Required<Effects>
   }
 
+  /** The effects that would be applied if the job died of a failure of this run. */
+  get stagedIfDead(): Required<Effects> {
+    return effectsOf.all(this.ifDead) as Required<Effects>
+  }
+
   /** Everything that was logged. */
   get logs(): readonly { readonly message: string; readonly facts: Readonly<Record<string, unknown>> }[] {
     return this.#context.logs

@@ -62,6 +62,7 @@ export class Job<Payload = unknown, Result = unknown> {
   readonly payload: Payload
   readonly #context: JobContext
   #effects: StagedEffects | null = null
+  #ifDead: StagedEffects | null = null
   #extras: Extras | null = null
   #labels: Labels | null = null
   #costs: CostSum | null = null
@@ -131,6 +132,15 @@ export class Job<Payload = unknown, Result = unknown> {
    */
   get signal(): AbortSignal {
     return this.#context.signal()
+  }
+
+  /**
+   * What is written if the job dies of a failure of this run: its attempts are used up, or the error is permanent. If it is tried
+   * again, or does not fail, nothing of this is written.
+   */
+  get ifDead(): StagedEffects {
+    this.#ifDead ??= new StagedEffects(this.id, () => Job.isHeld(this))
+    return this.#ifDead
   }
 
   /** What is written in the transaction that settles this job as done. */
@@ -222,6 +232,11 @@ export class Job<Payload = unknown, Result = unknown> {
   /** The effects that were staged, if any were. */
   static stagedIn(job: Job): StagedEffects | null {
     return job.#effects
+  }
+
+  /** The same of effects that are written only if the job dies of a failure. */
+  static stagedIfDeadIn(job: Job): StagedEffects | null {
+    return job.#ifDead
   }
 
   /** The costs that were added so far; null if none were. */

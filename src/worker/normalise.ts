@@ -1,15 +1,15 @@
 // Makes a settlement of what a handler returned or threw. There always is one: a result that cannot be stored or validated, or
 // effects that cannot be prepared, fail the attempt.
 
-import type { HoldfastError } from '../errors.ts'
+import { HoldfastError } from '../errors.ts'
 import { backoffMs } from '../job/backoff.ts'
 import { encodeJson, resultRule } from '../job/codec.ts'
-import { isError, jobError } from '../job/error.ts'
+import { causesWith, isError, jobError } from '../job/error.ts'
 import { encodeOffered, inboxKey } from '../job/inbox.ts'
 import type { Costs, EffectSet } from '../job/record.ts'
 import { type FailedEnding, plainlyDone, type Settlement } from '../job/transition.ts'
 import { annotationsOf } from '../lease/annotations.ts'
-import { isPermanent, preparedEffects } from '../lease/permanent.ts'
+import { isPermanent, type Permanent, preparedEffects } from '../lease/permanent.ts'
 import { delayAskedBy } from '../lease/retry-later.ts'
 import { type AnyDefinition, isRetryable } from '../queue/definition.ts'
 import { type Define, prepareEffects, requireCapable, together } from '../queue/effects.ts'
@@ -27,11 +27,15 @@ export interface SettlementFacts {
   readonly capabilities: Capabilities
   readonly define: Define
   readonly staged: StagedEffects | null
+  /** Written only if the job dies of a failure of this run. */
+  readonly stagedIfDead: StagedEffects | null
   /** The costs that its handler has added so far. */
   readonly costs: Costs | null
   closeGate(reason: string): Promise<void>
   random(): number
 }
+
+type Retry = Extract<Settlement, { as: 'retry' }>
 
 export type Abort = { readonly kind: AbortKind; readonly error: HoldfastError }
 export type AbortKind = 'timeout' | 'cancelled' | 'lost' | 'shutdown'
@@ -50,15 +54,19 @@ export function ofReturned(value: unknown, facts: SettlementFacts): Settlement |
 /** Anything can be thrown, also an object whose getters throw. */
 export function ofThrown(error: unknown, facts: SettlementFacts): Settlement | Promise<Settlement> {
   try {
-    if (!isGateClosed(error)) return ofFailure(error, facts)
-    return released(error.reason, facts).catch((unclosed) => ofFailure(unclosed, facts))
+    if (!isGateClosed(error)) return failure(error, facts)
+    return released(error.reason, facts).catch((unclosed) => failure(unclosed, facts))
   } catch {
     return retry(error, facts)
   }
 }
 
 /** The handler was aborted and did not finish. Null: there is nothing to settle. */
-export function ofAborted({ kind, error: reason }: Abort, error: unknown, facts: SettlementFacts): Settlement | null {
+export function ofAborted(
+  { kind, error: reason }: Abort,
+  error: unknown,
+  facts: SettlementFacts,
+): Settlement | Promise<Settlement> | null {
   switch (kind) {
     case 'lost':
       return null
@@ -72,7 +80,7 @@ export function ofAborted({ kind, error: reason }: Abort, error: unknown, facts:
   }
 }
 
-export function retry(error: unknown, facts: SettlementFacts, ending: FailedEnding = 'failed'): Settlement {
+export function retry(error: unknown, facts: SettlementFacts, ending: FailedEnding = 'failed'): Retry {
   const delayMs = delayAskedBy(error) ?? retryDelayMs(facts)
   return { as: 'retry', error: jobError(error), delayMs, ending, ...costsOf(facts) }
 }
@@ -81,17 +89,58 @@ export function retryDelayMs({ definition, attempt, random }: SettlementFacts): 
   return backoffMs(definition.backoff, attempt, random())
 }
 
-function ofFailure(error: unknown, facts: SettlementFacts): Settlement | Promise<Settlement> {
-  if (!isPermanent(error) || error.effects === undefined) return failure(error, facts)
-  return prepareEffects(error.effects, facts.capabilities, facts.define).then(
-    (effects) => dead(error, effects, 'failed', facts),
-    (unprepared) => retry(unprepared, facts),
+/** A promise only if there are effects to prepare. If the job will be tried again for certain, its effects are not prepared. */
+function failure(
+  error: unknown,
+  facts: SettlementFacts,
+  ending: FailedEnding = endingOf(error),
+): Settlement | Promise<Settlement> {
+  const permanent = isPermanent(error) ? error : null
+  const isDead = permanent !== null || !isRetryable(facts.definition, error)
+  const staged = isDead || facts.attempt >= facts.claimed.maxAttempts ? facts.stagedIfDead : null
+  const own = permanent && preparedEffects(permanent)
+  if (staged === null && permanent?.effects === undefined) return failed(error, own, { isDead, ending, facts })
+  return preparedForDeath(permanent, staged, facts).then(
+    (effects) => failed(error, effects, { isDead, ending, facts }),
+    (unprepared) => retryInstead(unprepared, error, facts, ending),
   )
 }
 
-function failure(error: unknown, facts: SettlementFacts, ending: FailedEnding = endingOf(error)): Settlement {
-  if (isPermanent(error)) return dead(error, preparedEffects(error), ending, facts)
-  return isRetryable(facts.definition, error) ? retry(error, facts, ending) : dead(error, null, ending, facts)
+/** The effects of a `Permanent`, and those that are written with any death. */
+async function preparedForDeath(
+  permanent: Permanent | null,
+  staged: StagedEffects | null,
+  facts: SettlementFacts,
+): Promise<EffectSet | null> {
+  const { capabilities, define } = facts
+  const own =
+    permanent && (preparedEffects(permanent) ?? (await prepareEffects(permanent.effects, capabilities, define)))
+  return together(own, staged && (await prepared(staged, facts)))
+}
+
+interface Failing {
+  readonly isDead: boolean
+  readonly ending: FailedEnding
+  readonly facts: SettlementFacts
+}
+
+function failed(error: unknown, effects: EffectSet | null, { isDead, ending, facts }: Failing): Settlement {
+  if (isDead) return dead(error, effects, ending, facts)
+  const settlement = retry(error, facts, ending)
+  return effects === null ? settlement : { ...settlement, ifDead: effects }
+}
+
+/** What is settled after an abort if the preparation of its effects does not end. */
+export function unpreparedInTime({ error }: Abort, facts: SettlementFacts): Settlement {
+  const message =
+    'The effects of job.ifDead were not written: a schema of a follow-up had not answered in time after the timeout of the attempt.'
+  return retryInstead(new HoldfastError('JOB_TIMEOUT', message, { id: facts.claimed.id }), error, facts, 'timeout')
+}
+
+/** Effects could not be prepared. The error of the attempt itself stays readable as the cause. */
+function retryInstead(unprepared: unknown, error: unknown, facts: SettlementFacts, ending: FailedEnding): Settlement {
+  const settlement = retry(unprepared, facts, ending)
+  return { ...settlement, error: { ...settlement.error, causes: causesWith(jobError(error)) } }
 }
 
 function dead(error: unknown, effects: EffectSet | null, ending: FailedEnding, facts: SettlementFacts): Settlement {
@@ -157,7 +206,7 @@ function doneWith(result: unknown, labels: Labels, facts: SettlementFacts): Sett
 async function prepared(staged: StagedEffects, { capabilities, define }: SettlementFacts): Promise<EffectSet | null> {
   const here = await prepareEffects(effectsOf.all(staged), capabilities, define)
   const adopted = effectsOf.adopted(staged)
-  return adopted ? together(requireCapable(adopted, capabilities), here) : here
+  return together(adopted && requireCapable(adopted, capabilities), here)
 }
 
 function endingOf(error: unknown): FailedEnding {

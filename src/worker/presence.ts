@@ -7,11 +7,12 @@ import { bounds } from '../job/bounds.ts'
 import { isPlainObject } from '../job/codec.ts'
 import { parseJson } from '../job/json.ts'
 import { isQueueName, isText, isTime } from '../job/names.ts'
-import { entriesIn } from '../kv/entries.ts'
+import type { KvWrite } from '../job/record.ts'
+import { entriesIn, writeEntry } from '../kv/entries.ts'
 import { settingsDigest } from '../queue/stored-definitions.ts'
 import type { Timers } from '../runtime/clock.ts'
 import { newId } from '../runtime/id.ts'
-import type { KvAnswer, KvEntry, KvWrite, Store } from '../store/store.ts'
+import type { KvAnswer, KvEntry, Store } from '../store/store.ts'
 import type { Plan } from './options.ts'
 
 const presencePrefix = 'holdfast.worker.'
@@ -37,7 +38,7 @@ type OwnFacts = Pick<WorkerInfo, 'name' | 'queues' | 'concurrency' | 'definition
 export interface PresenceContext {
   readonly timers: Timers
   time(): Promise<number>
-  write(writes: readonly KvWrite[]): Promise<readonly KvAnswer[]>
+  write(write: KvWrite): Promise<KvAnswer>
 }
 
 export class Presence {
@@ -62,13 +63,13 @@ export class Presence {
     if (!this.#callOff) return
     this.#callOff()
     await this.#writing
-    await this.#context.write([{ as: 'delete', key: this.#key }]).catch(() => undefined)
+    await this.#context.write({ as: 'delete', key: this.#key }).catch(() => undefined)
   }
 
   async #write(): Promise<void> {
     this.#since ??= await this.#context.time()
     const value = JSON.stringify({ ...this.#facts, host: hostname(), pid: process.pid, since: this.#since })
-    await this.#context.write([{ as: 'put', key: this.#key, value, ttlMs }])
+    await this.#context.write({ as: 'put', key: this.#key, value, ttlMs })
   }
 }
 
@@ -78,7 +79,7 @@ export async function readWorkers(store: Pick<Store, 'kvScan'>): Promise<WorkerI
 }
 
 export function presenceOf(store: Store, timers: Timers, { name, all, queues, concurrency }: Plan): Presence {
-  const context = { timers, time: () => store.time(), write: (writes: readonly KvWrite[]) => store.kvWrite(writes) }
+  const context = { timers, time: () => store.time(), write: (write: KvWrite) => writeEntry(store, write) }
   const definitions = Object.fromEntries(
     [...queues.values()].flatMap(({ definition: { name: queue, settings } }) =>
       settings === null ? [] : [[queue, settingsDigest(settings)]],

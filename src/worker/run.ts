@@ -16,15 +16,17 @@
 //
 // What is settled after an abort:
 //
-//   timeout      the attempt has failed, whatever the handler returns
+//   timeout      the attempt has failed, whatever the handler returns; if it was the last, with the effects that were staged for
+//                the death (`job.ifDead`), unless their preparation takes too long as well
 //   cancelled    done if the handler returned all the same and its settlement is prepared in time, otherwise cancelled
 //   shutdown     done if the handler returned and its settlement is prepared in time, otherwise released at no cost
 //   lost lease   nothing is settled
 
-import { HoldfastError, isRefused, toError } from '../errors.ts'
+import { HoldfastError, isRefused, type Refused, toError } from '../errors.ts'
 import type { DeliveryFacts, Events, RunFacts } from '../events.ts'
-import { jobError } from '../job/error.ts'
+import { causeChain, jobError } from '../job/error.ts'
 import type { Costs } from '../job/record.ts'
+import { effectsIn } from '../job/settlement.ts'
 import type { Settlement } from '../job/transition.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import type { Define } from '../queue/effects.ts'
@@ -42,6 +44,7 @@ import {
   retry,
   retryDelayMs,
   type SettlementFacts,
+  unpreparedInTime,
 } from './normalise.ts'
 import { emitSettled, factsOf, type SettledEvent } from './settled-event.ts'
 import type { StagedEffects } from './staged-effects.ts'
@@ -85,7 +88,7 @@ export interface RunContext {
   returned(run: Run): void
 }
 
-/** The least time that middleware has after its handler was ended by force. */
+/** The least time that middleware has after its handler was ended by force, and effects of a run that was too long. */
 const afterKillMs = 1_000
 
 export class Run implements JobContext, SettlementFacts {
@@ -111,6 +114,8 @@ export class Run implements JobContext, SettlementFacts {
   #endedAt = 0
   #returned: unknown
   #settlement: Settlement | null = null
+  /** While effects of a run that was too long are prepared: what is settled if that takes too long as well. */
+  #fallback: Settlement | null = null
 
   constructor(context: RunContext, service: Service, claimed: ClaimedJob) {
     this.#context = context
@@ -134,6 +139,7 @@ export class Run implements JobContext, SettlementFacts {
 
   /** When `look` must be called next. */
   get lookAt(): number {
+    if (!this.isUnderWay && this.#fallback === null) return Number.POSITIVE_INFINITY
     return this.#abort ? this.#unwindUntil : this.#deadlineAt
   }
 
@@ -160,6 +166,7 @@ export class Run implements JobContext, SettlementFacts {
 
   /** Aborts a run that has exceeded its timeout, and abandons one that has not unwound in time. */
   look(now: number): void {
+    if (this.#fallback !== null && now >= this.#unwindUntil) this.#settleFirst(this.#fallback)
     if (!this.isUnderWay) return
     if (this.#abort) {
       if (now >= this.#unwindUntil) this.#abandon(this.#abort)
@@ -183,7 +190,8 @@ export class Run implements JobContext, SettlementFacts {
 
   /** No time to unwind: a run that was aborted is abandoned now. */
   hurry(): void {
-    if (this.isUnderWay && this.#abort) this.#unwindBy(this.#context.now())
+    const isWaiting = this.#fallback !== null || (this.isUnderWay && this.#abort !== null)
+    if (isWaiting) this.#unwindBy(this.#context.now())
   }
 
   /** Releases the job without starting it: the worker stops, or its gate is closed. */
@@ -272,6 +280,10 @@ export class Run implements JobContext, SettlementFacts {
 
   get staged(): StagedEffects | null {
     return this.#job && Job.stagedIn(this.#job)
+  }
+
+  get stagedIfDead(): StagedEffects | null {
+    return this.#job && Job.stagedIfDeadIn(this.#job)
   }
 
   get costs(): Costs | null {
@@ -382,8 +394,20 @@ export class Run implements JobContext, SettlementFacts {
   #settleAborted(abort: Abort, error: unknown): void {
     if (this.isUnderWay) this.#finish()
     const settlement = ofAborted(abort, error, this)
-    if (settlement) this.#settle(settlement)
-    else this.#end()
+    if (settlement === null) this.#end()
+    else if (!(settlement instanceof Promise)) this.#settle(settlement)
+    else {
+      this.#fallback = unpreparedInTime(abort, this)
+      this.#unwindBy(this.#context.now() + Math.max(afterKillMs, this.#context.unwindMs))
+      settlement.then((prepared) => this.#settleFirst(prepared))
+    }
+  }
+
+  /** The settlement that was prepared, or its fallback: whichever comes first. */
+  #settleFirst(settlement: Settlement): void {
+    if (this.#fallback === null) return
+    this.#fallback = null
+    this.#settle(settlement)
   }
 
   /** What is to be settled is decided: the slot is free. */
@@ -395,7 +419,7 @@ export class Run implements JobContext, SettlementFacts {
 
   #settle(settlement: Settlement): void {
     this.#settlement = settlement
-    const mayFail = 'effects' in settlement && settlement.effects !== null
+    const mayFail = effectsIn(settlement) !== null
     this.#context.settle(this, settlement, mayFail ? retryDelayMs(this) : 0)
   }
 
@@ -410,11 +434,11 @@ export class Run implements JobContext, SettlementFacts {
         this.#settle(retry(error, this)) // a refused settlement fails the attempt; if this is refused too, the lease runs out
         return
       }
-    } else if ('failed' in answer) this.#emitFailed(toError(answer.failed), answer.state)
+    } else if ('failed' in answer) this.#emitFailed(this.#refusedBy(answer.failed), answer.state)
     else {
       const settlement = this.#settlement as Settlement
-      if ('effects' in settlement && settlement.effects)
-        emitEnqueued(events, settlement.effects.enqueue, answer.enqueued)
+      const effects = effectsIn(settlement)
+      if (effects) emitEnqueued(events, effects.enqueue, answer.enqueued)
       this.#emitSettled(settlement, answer.state, answer.runAt)
     }
     this.#end()
@@ -447,6 +471,15 @@ export class Run implements JobContext, SettlementFacts {
       durationMs: this.#endedAt - this.#startedAt,
     })
     emitSettled(this.#context.events, { facts, settlement, returned: this.#returned, state, runAt })
+  }
+
+  /** An effect was refused. If the attempt had failed already, that error is the cause. */
+  #refusedBy({ refused, message, facts }: Refused): HoldfastError {
+    const settlement = this.#settlement
+    const failure = settlement && 'error' in settlement ? settlement.error : null
+    const { name = 'Error', message: said, code, causes = [] } = failure ?? { message: '' }
+    const own = { name, message: said, ...(code !== undefined && { code }) }
+    return new HoldfastError(refused, message, facts, failure ? { cause: causeChain([own, ...causes]) } : {})
   }
 
   /** An effect could not be applied, so the attempt failed instead. */

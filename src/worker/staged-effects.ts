@@ -7,6 +7,7 @@ import { checkObject, checkOptions } from '../job/names.ts'
 import type { EffectSet } from '../job/record.ts'
 import { decodeExtras } from '../job/stored.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
+import type { KvWrites } from '../queue/kv-writes.ts'
 import type { EnqueueOptions } from '../queue/prepare.ts'
 import type { PayloadOf, QueueReference } from '../queue/reference.ts'
 import type { SqlStatement } from '../queue/sql-statement.ts'
@@ -20,23 +21,31 @@ interface EffectsOf {
   all(staged: StagedEffects): Effects
   /** Adds effects that were staged and prepared in a thread. */
   adopt(staged: StagedEffects, prepared: EffectSet): void
+  /** Null: nothing was staged in a thread. Throws if what was staged there could not be prepared. */
   adopted(staged: StagedEffects): EffectSet | null
+  /** What was staged in a thread could not be prepared there. */
+  adoptFailure(staged: StagedEffects, error: unknown): void
   /** Changes the headers of the follow-up jobs that were staged so far, for example to add the trace of this run. */
   takeAlong(staged: StagedEffects, headersOf: (headers: Headers) => Headers): void
 }
 
 export let effectsOf: EffectsOf
 
+type Each<Name extends keyof KvWrites> = NonNullable<KvWrites[Name]>[number]
+
 export class StagedEffects {
   readonly #jobId: string
   readonly #isOpen: () => boolean
   #enqueue: FollowUp[] = []
-  readonly #put: { readonly key: string; readonly value: unknown; readonly ttl?: Duration }[] = []
+  readonly #put: Each<'put'>[] = []
   readonly #delete: string[] = []
+  readonly #compareAndSet: Each<'compareAndSet'>[] = []
+  readonly #compareAndDelete: Each<'compareAndDelete'>[] = []
   readonly #sql: SqlStatement[] = []
 
   /** Effects that were staged and prepared in a thread. */
   #adopted: EffectSet | null = null
+  #failure: { readonly error: unknown } | null = null
 
   /** `isOpen`: whether the handler still runs. */
   constructor(jobId: string, isOpen: () => boolean) {
@@ -59,6 +68,19 @@ export class StagedEffects {
   delete(key: string): void {
     this.#requireOpen()
     this.#delete.push(key)
+  }
+
+  /** If the entry no longer has this version (`null`: the key is absent), nothing is written and the attempt fails. */
+  compareAndSet(key: string, version: number | null, value: unknown, options: { readonly ttl?: Duration } = {}): void {
+    this.#requireOpen()
+    checkOptions(options, 'put options', ['ttl'])
+    this.#compareAndSet.push({ ...options, key, version, value })
+  }
+
+  /** If the entry no longer has this version, nothing is written and the attempt fails. */
+  compareAndDelete(key: string, version: number): void {
+    this.#requireOpen()
+    this.#compareAndDelete.push({ key, version })
   }
 
   /** One statement on your own tables, on SQL stores: its text and values, or the statement of a query builder. */
@@ -92,11 +114,18 @@ export class StagedEffects {
     effectsOf = {
       all: (staged) => ({
         ...{ enqueue: staged.#enqueue, put: staged.#put, delete: staged.#delete, sql: staged.#sql },
+        ...{ compareAndSet: staged.#compareAndSet, compareAndDelete: staged.#compareAndDelete },
       }),
       adopt: (staged, prepared) => {
         staged.#adopted = prepared
       },
-      adopted: (staged) => staged.#adopted,
+      adopted: (staged) => {
+        if (staged.#failure) throw staged.#failure.error
+        return staged.#adopted
+      },
+      adoptFailure: (staged, error) => {
+        staged.#failure = { error }
+      },
       takeAlong: (staged, headersOf) => staged.#takeAlong(headersOf),
     }
   }

@@ -57,7 +57,7 @@ export class UnsettledRuns {
     let next = Number.POSITIVE_INFINITY
     for (const run of this.#runs) {
       run.look(now)
-      if (run.isUnderWay && run.lookAt < next) next = run.lookAt
+      if (run.lookAt < next) next = run.lookAt
     }
     return next
   }

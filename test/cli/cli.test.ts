@@ -33,13 +33,15 @@ test('help lists every command, and each command has its own help', async () => 
       'wake',
       'reschedule',
       'reprioritise',
+      'change',
     ],
     ...[
       'delete',
-      'purge',
+      'delete-queue',
       'batch',
       'inbox',
       'workers',
+      'release-worker',
       'watch',
       'sweep',
       'doctor',
@@ -80,7 +82,7 @@ test('wrong arguments are answered with one sentence and exit code 2, before any
     [['jobs', '--quue', 'x'], /^holdfast: Unknown option '--quue'; holdfast jobs --help says more\.\n$/],
     [['jobs', '--limit', 'many'], /^holdfast: --limit must be a number; got "many"\.\n$/],
     [['job'], /^holdfast: Write: holdfast job <id>\n$/],
-    [['cancel', 'one', 'two'], /^holdfast: Write: holdfast cancel <id>\n$/],
+    [['cancel', 'one', 'two'], /^holdfast: Write: holdfast cancel \[id\]\n$/],
     [['enqueue', 'welcome', '{userId: 1}'], /^holdfast: The payload is not JSON .*quote it for your shell.*\n$/],
     [
       ['enqueue', 'welcome', '1', '--delay', 'soon'],
@@ -98,10 +100,19 @@ test('wrong arguments are answered with one sentence and exit code 2, before any
     ],
     [['enqueue', 'welcome', '1', '--label', 'x'], /^holdfast: --label is name=value; got "x"\.\n$/],
     [['enqueue', 'welcome', '1', '--header', 'x'], /^holdfast: --header is name=value; got "x"\.\n$/],
-    [['requeue'], /^holdfast: Give a job id, or one of --queue, --error.*\n$/],
+    ...['cancel', 'requeue', 'delete'].map((name): [string[], RegExp] => [
+      [name],
+      /^holdfast: Give a job id, or say which jobs: --queue.*\n$/,
+    ]),
+    [['reschedule', '2030-01-31'], /^holdfast: Give a job id, or say which jobs.*\n$/],
+    [['delete', unknownId, '--dry-run'], /^holdfast: Give either a job id or a filter.*\n$/],
     [['requeue', unknownId, '--queue', 'x'], /^holdfast: Give either a job id or a filter.*\n$/],
     [['wake', unknownId, '{x: 1}'], /^holdfast: The data is not JSON .*\n$/],
     [['reschedule', unknownId, 'soon'], /^holdfast: A time must be written like .*; got "soon"\.\n$/],
+    [
+      ['change', unknownId, '--limit-key', 'a', '--no-limit-key'],
+      /^holdfast: Give either --limit-key or --no-limit-key\.\n$/,
+    ],
     [['reprioritise', unknownId, '10'], /^holdfast: A priority must be 0 to 9; got "10"\.\n$/],
     [['schedule', 'kick', 'x'], /^holdfast: schedule takes pause, resume, run or remove; got "kick"\.\n$/],
     [['schedule', 'pause'], /^holdfast: Write: holdfast schedule pause <name>\n$/],
@@ -185,6 +196,77 @@ test('explain says in one sentence why a job is in its state', async () => {
   assert.equal((await world.holdfast('inbox', 'list')).stdout, 'No inbox has offers.\n')
 })
 
+test('a pause with a time says until when, and explain and queues show it', async () => {
+  await using world = await setup()
+  const { id } = await world.json('enqueue', 'mail', '1')
+  const until = '2093-01-31T09:00:00.000Z'
+  assert.equal(
+    (await world.holdfast('pause', 'mail', '--until', until)).stdout,
+    `Paused mail until ${until}: 1 waiting, 0 running.\n`,
+  )
+  assert.equal((await world.json('queues'))[0].pausedUntil, until)
+  assert.match((await world.holdfast('explain', id)).stdout, /^Queue mail has been paused for .*, until 2093-01-31/)
+  const { pausedUntil } = await world.json('pause', 'mail', '--for', '45m')
+  assert.ok(new Date(pausedUntil).getTime() > Date.now())
+  assert.match((await world.holdfast('queues')).stdout, /mail \(paused, 4[45] min left\)/)
+  assert.equal((await world.json('resume', 'mail')).pausedUntil, null)
+  const wrong = await world.holdfast('pause', 'mail', '--for', 'soon')
+  assert.equal(wrong.code, 2)
+  assert.match(wrong.stderr, /--for must be a duration/)
+})
+
+test('pause --all and resume --all name the queues that changed', async () => {
+  await using world = await setup()
+  for (const queue of ['mail', 'post']) await world.holdfast('enqueue', queue, '1')
+  assert.equal((await world.holdfast('pause', '--all', '--by', 'ada')).stdout, 'Paused 2 queues: mail, post.\n')
+  assert.equal((await world.holdfast('pause', '--all')).stdout, 'Paused 0 queues.\n')
+  assert.deepEqual(await world.json('resume', '--all'), { queues: ['mail', 'post'] })
+  for (const wrong of [['pause'], ['pause', 'mail', '--all'], ['resume'], ['pause', '--all', '--create']]) {
+    const { code, stderr } = await world.holdfast(...wrong)
+    assert.deepEqual([code, /^holdfast: (Write: holdfast|--create is for one)/.test(stderr)], [2, true], stderr)
+  }
+})
+
+test('release-worker counts in a dry run, then ends the leases, and the job shows by which operator', async () => {
+  await using world = await setup()
+  const { id } = await world.json('enqueue', 'mail', '1')
+  {
+    await using holdfast = await open(world.url)
+    await holdfast.claim(['mail'], { worker: 'mailer-3', lease: '1h' })
+  }
+  assert.equal(
+    (await world.holdfast('release-worker', 'mailer-3', '--dry-run')).stdout,
+    'Worker mailer-3 holds 1 job.\n',
+  )
+  assert.equal(
+    (await world.holdfast('release-worker', 'mailer-3', '--by', 'ada')).stdout,
+    'Released 1 job of worker mailer-3.\n',
+  )
+  assert.match((await world.holdfast('job', id)).stdout, /The lease of worker mailer-3 was ended by ada before/)
+  assert.deepEqual(await world.json('release-worker', 'mailer-3'), {
+    worker: 'mailer-3',
+    released: 0,
+    left: 0,
+    dryRun: false,
+  })
+})
+
+test('delete-queue says what it would delete, refuses a queue with jobs, and deletes them with --with-jobs', async () => {
+  await using world = await setup()
+  await world.holdfast('enqueue', 'mail', '1', '--dedup', 'k')
+  const dry = await world.holdfast('delete-queue', 'mail', '--with-jobs', '--dry-run')
+  assert.equal(dry.stdout, 'Would delete queue mail with 1 job and 1 key.\n')
+  const dryRefused = await world.holdfast('delete-queue', 'mail', '--dry-run')
+  assert.match(dryRefused.stdout, /^Queue mail has .* --with-jobs/)
+  assert.equal(dryRefused.code, 1)
+  const refused = await world.holdfast('delete-queue', 'mail')
+  assert.deepEqual([refused.code, /Queue mail has 1 job, 0 of them running/.test(refused.stderr)], [1, true])
+  const deleted = await world.holdfast('delete-queue', 'mail', '--with-jobs')
+  assert.equal(deleted.stdout, 'Deleted queue mail with 1 job and 1 key.\n')
+  assert.equal((await world.holdfast('queues')).stdout, 'There are no queues yet.\n')
+  assert.equal((await world.holdfast('delete-queue', 'mail')).code, 1)
+})
+
 test('without a store the error says how to name one', async () => {
   await using world = await setup({ HOLDFAST_STORE: '' })
   const { code, stderr } = await world.holdfast('queues')
@@ -245,7 +327,7 @@ test('a value that the library refuses has exit code 2 and names the flag; work 
     [['jobs', '--limit', '0'], /^holdfast: --limit must be .* \(INVALID_OPTION\)\n$/],
     [['jobs', '--state', 'deed'], /^holdfast: --state must be .* \(INVALID_OPTION\)\n$/],
     [['jobs', '--after', 'x'], /^holdfast: --after .* \(INVALID_OPTION\)\n$/],
-    [['purge', 'welcome', '--state', 'deed'], /^holdfast: --state must be .* \(INVALID_OPTION\)\n$/],
+    [['delete', '--queue', 'welcome', '--state', 'deed'], /^holdfast: --state must be .* \(INVALID_OPTION\)\n$/],
     [
       ['enqueue', 'welcome', '1', '--priority', '11'],
       /^holdfast: --priority must be a whole number from 0 to 9; got 11\. /,
@@ -468,7 +550,7 @@ test('pause and resume print the counts of the queue', async () => {
   await world.history()
   assert.equal((await world.holdfast('pause', 'mail')).stdout, 'Paused mail: 1 waiting, 0 running.\n')
   assert.match((await world.holdfast('queues')).stdout, /^mail \(paused\) /m)
-  assert.deepEqual(await world.json('resume', 'mail'), { queue: 'mail', paused: false })
+  assert.deepEqual(await world.json('resume', 'mail'), { queue: 'mail', paused: false, pausedUntil: null })
 })
 
 test('cancel ends a waiting job, and requests the end of a running one', async () => {
@@ -483,7 +565,7 @@ test('cancel ends a waiting job, and requests the end of a running one', async (
   assert.deepEqual(await world.json('cancel', running), { id: running, status: 'requested' })
 })
 
-test('wake, reschedule, reprioritise, delete and purge change waiting jobs', async () => {
+test('wake, reschedule, reprioritise and delete change waiting jobs, one or all that match', async () => {
   await using world = await setup()
   await using holdfast = await open(world.url)
   const { id } = await holdfast.queue('later').enqueue(1, { delay: '1h' })
@@ -501,9 +583,65 @@ test('wake, reschedule, reprioritise, delete and purge change waiting jobs', asy
   assert.equal((await world.holdfast('delete', id)).stdout, `Deleted ${id}.\n`)
 
   await holdfast.queue('later').enqueueMany([{ payload: 1 }, { payload: 2 }, { payload: 3, delay: '1h' }])
-  assert.equal((await world.holdfast('purge', 'later', '--state', 'scheduled')).stdout, 'Deleted 1 job of later.\n')
-  assert.match((await world.holdfast('purge', 'later', '--state', 'running')).stderr, /INVALID_OPTION/)
-  assert.deepEqual(await world.json('purge', 'later'), { queue: 'later', deleted: 2 })
+  const of = (...args: string[]) => [...args, '--queue', 'later']
+  assert.equal(
+    (await world.holdfast(...of('delete'), '--state', 'scheduled', '--dry-run')).stdout,
+    'Would delete 1 job.\n',
+  )
+  assert.equal((await world.holdfast(...of('delete'), '--state', 'scheduled')).stdout, 'Deleted 1 job.\n')
+  assert.equal((await world.holdfast(...of('reschedule', time))).stdout, 'Rescheduled 2 jobs.\n')
+  assert.equal((await world.holdfast(...of('reprioritise', '7'))).stdout, 'Reprioritised 2 jobs.\n')
+  assert.match((await world.holdfast(...of('reprioritise', '7'), '--state', 'running')).stderr, /INVALID_OPTION/)
+  assert.equal((await world.holdfast(...of('reschedule', '2020-01-31'))).stdout, 'Rescheduled 2 jobs.\n')
+  const [running] = await holdfast.claim(['later'])
+  assert.deepEqual(await world.json(...of('delete')), {
+    ...{ dryRun: false, changed: 1, looked: 3, next: null }, // two, and then one more time the one that runs
+    skipped: [{ reason: 'running', count: 1, ids: [running?.job.id] }],
+  })
+  assert.match(
+    (await world.holdfast(...of('cancel'))).stdout,
+    /^Cancelled 1 job\. Of these, 1 is running, and its worker is asked to stop\.\n$/,
+  )
+})
+
+test('change gives a waiting job other parts, and job shows by which hand, in the order of time', async () => {
+  await using world = await setup()
+  await using holdfast = await open(world.url)
+  const byTenant = defineQueue('mail', { limit: { key: 'tenant', concurrency: 1 } })
+  const { id } = await holdfast.queue(byTenant).enqueue({ tenant: 't1' })
+  const payload = '{"tenant":"t2"}'
+  const parts = ['--payload', payload, '--attempts', '7', '--headers', '{"a":"b"}', '--labels', '{"c":"d"}']
+  assert.equal(
+    (await world.holdfast('change', id, ...parts, '--by', 'ada')).stdout,
+    `Changed payload, attempts, headers, labels of ${id}: it is ready.\n`,
+  )
+  const changed = await holdfast.job(id)
+  assert.deepEqual([changed?.payload, changed?.limitKey, changed?.maxAttempts], [{ tenant: 't2' }, 't2', 7])
+  assert.deepEqual([changed?.headers, changed?.labels], [{ a: 'b' }, { c: 'd' }])
+  assert.deepEqual(await world.json('change', id, '--no-limit-key'), { id, state: 'ready' })
+  const noKey = await world.holdfast('change', id, '--limit-key', 't3')
+  assert.equal(noKey.code, 0)
+  await world.holdfast('change', id, '--payload', '{"tenant":"t3"}')
+  const refused = await world.holdfast('change', id, '--payload', '{}')
+  assert.match(refused.stderr, /or --limit-key, or --no-limit-key for a job without a key\. \(LIMIT_KEY_REQUIRED\)\n$/)
+  assert.match((await world.holdfast('change', id)).stderr, /^holdfast: Give at least one of --payload, /)
+  assert.match((await world.holdfast('change', id, '--payload', '{')).stderr, /^holdfast: The payload is not JSON/)
+
+  const [lease] = await holdfast.claim([byTenant], { worker: 'w1' })
+  await lease?.dead(new Error('given up'))
+  await world.holdfast('requeue', id, '--by', 'bob')
+  await world.holdfast('reprioritise', id, '0', '--by', 'eve')
+  await world.holdfast('reschedule', id, '2040-01-31T09:00:00.000Z', '--by', 'eve')
+  const { stdout } = await world.holdfast('job', id)
+  const timeline = stdout.slice(stdout.indexOf('ATTEMPT')).split('\n').slice(1)
+  const rows = [
+    /^ +changed payload, attempts, headers, labels +by ada /,
+    /^ +changed limitKey /,
+    /^ +changed limitKey /,
+  ]
+  rows.push(/^ +changed payload /, /^ +1 +failed +w1 /, /^ +requeued +by bob /, /^ +reprioritised +by eve /)
+  rows.push(/^ +rescheduled +by eve /)
+  for (const [i, row] of rows.entries()) assert.match(timeline[i] ?? '', row)
 })
 
 test('requeue takes one dead job by its id, or all that match, and has a dry run', async () => {
@@ -512,12 +650,14 @@ test('requeue takes one dead job by its id, or all that match, and has a dry run
   const [id = ''] = deadIds
   assert.equal(
     (await world.holdfast('requeue', '--queue', 'mail', '--error', 'smtp', '--dry-run')).stdout,
-    'Would requeue 2 dead jobs.\n',
+    'Would requeue 2 jobs.\n',
   )
   assert.equal((await world.holdfast('requeue', id)).stdout, `Requeued ${id}.\n`)
   assert.match((await world.holdfast('requeue', id)).stderr, /INVALID_STATE/)
-  assert.deepEqual(await world.json('requeue', '--error', 'another'), { dryRun: false, requeued: 0, skipped: [] })
-  assert.equal((await world.holdfast('requeue', '--queue', 'mail')).stdout, 'Requeued 1 dead job.\n')
+  const none = { dryRun: false, changed: 0, skipped: [], next: null }
+  const { looked: _, ...answer } = (await world.json('requeue', '--error', 'another')) as Record<string, unknown>
+  assert.deepEqual(answer, none)
+  assert.equal((await world.holdfast('requeue', '--queue', 'mail', '--by', 'ada')).stdout, 'Requeued 1 job.\n')
 })
 
 test('dead-groups counts dead jobs by queue and error', async () => {
@@ -640,6 +780,12 @@ test('kv puts, gets, deletes and scans, and a missing key is exit code 1', async
     ],
   )
   assert.match((await world.holdfast('kv', 'scan', '--limit', '1')).stdout, /There are more: raise --limit, now 1\.\n$/)
+  const stale = await world.holdfast('kv', 'delete', 'cursor/a', '--if-version', '0')
+  const kept = `holdfast: cursor/a has version ${version} and was not deleted.\n`
+  assert.deepEqual(stale, { code: 1, stdout: '', stderr: kept })
+  const latest = await world.json('kv', 'put', 'cursor/c', '1')
+  const gone = await world.json('kv', 'delete', 'cursor/c', '--if-version', String(latest.version))
+  assert.deepEqual(gone, { key: 'cursor/c', deleted: true, version: null })
   assert.equal((await world.holdfast('kv', 'delete', 'cursor/a')).stdout, 'Deleted cursor/a.\n')
   const missing = await world.holdfast('kv', 'get', 'cursor/a')
   assert.deepEqual(missing, { code: 1, stdout: '', stderr: 'holdfast: There is no key cursor/a.\n' })

@@ -218,14 +218,13 @@ test('every other command does the same on PostgreSQL as on a file', async () =>
   assert.match((await world.holdfast('job', id)).stdout, /^state +scheduled$/m)
   assert.equal((await world.holdfast('pause', 'mail')).stdout, 'Paused mail: 1 waiting, 0 running.\n')
   assert.match((await world.holdfast('queues')).stdout, /^mail \(paused\) /m)
-  assert.deepEqual(await world.json('resume', 'mail'), { queue: 'mail', paused: false })
+  assert.deepEqual(await world.json('resume', 'mail'), { queue: 'mail', paused: false, pausedUntil: null })
   assert.equal((await world.holdfast('cancel', id)).stdout, `Cancelled ${id}.\n`)
   assert.match((await world.holdfast('cancel', id)).stderr, /INVALID_STATE/)
 
   const dead = await world.deadJob()
   assert.deepEqual(await world.json('requeue', '--queue', 'mail', '--dry-run'), {
-    dryRun: true,
-    requeued: 1,
+    ...{ dryRun: true, changed: 1, looked: 1, next: null },
     skipped: [],
   })
   assert.equal((await world.holdfast('requeue', dead)).stdout, `Requeued ${dead}.\n`)

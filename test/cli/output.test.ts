@@ -39,7 +39,7 @@ test('on 80 columns no line of any command is wider, no word is broken, and name
     ...[['workers'], ['sweep'], ['limit', longQueue], ['pause', longQueue], ['resume', longQueue], ['doctor']],
     ...[
       ['requeue', '--queue', longQueue, '--dry-run'],
-      ['purge', longQueue, '--state', 'dead'],
+      ['delete', '--queue', longQueue, '--state', 'dead'],
     ],
   ]
   const check = async (args: string[]) => {
@@ -154,17 +154,18 @@ test('a name that every object has is no verb, no command and no option', async 
   await Promise.all(calls.map(check))
 })
 
-test('pause, resume, limit, purge and requeue refuse a queue that does not exist, and create none', async () => {
+test('pause, resume, limit and the verbs for many jobs refuse a queue that does not exist, and create none', async () => {
   await using world = await setup()
   await world.holdfast('enqueue', 'welcome', '1')
-  const calls = [['pause'], ['resume'], ['limit'], ['limit', '--concurrency', '1'], ['purge']]
+  const calls = [['pause'], ['resume'], ['limit'], ['limit', '--concurrency', '1']]
   for (const [command = '', ...options] of calls) {
     const { code, stderr, stdout } = await world.holdfast(command, 'wlecome', ...options)
     assert.match(stderr, /^holdfast: There is no queue wlecome \(there is welcome\)\. holdfast queues lists them/)
     assert.deepEqual([code, stdout], [1, ''], command)
   }
-  for (const options of [[], ['--dry-run'], ['--error', 'ECONNREFUSED']]) {
-    const { code, stderr, stdout } = await world.holdfast('requeue', '--queue', 'wlecome', ...options)
+  const many = [['requeue'], ['requeue', '--dry-run'], ['requeue', '--error', 'ECONNREFUSED'], ['cancel'], ['delete']]
+  for (const args of [...many, ['reschedule', '2030-01-31'], ['reprioritise', '0']]) {
+    const { code, stderr, stdout } = await world.holdfast(...args, '--queue', 'wlecome')
     assert.match(stderr, /^holdfast: There is no queue wlecome \(there is welcome\)\. .*nothing was changed\.\n$/)
     assert.deepEqual([code, stdout], [1, ''])
   }

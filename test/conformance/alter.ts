@@ -2,20 +2,7 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
-import { defineQueue } from '../../src/queue/definition.ts'
-import {
-  allJobs,
-  claimOne,
-  claimOrder,
-  deadJob,
-  everything,
-  hour,
-  minute,
-  queueInfo,
-  readJob,
-  rejects,
-  stateOf,
-} from './expect.ts'
+import { allJobs, claimOne, claimOrder, deadJob, hour, minute, queueInfo, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function alterTests(inWorld: InWorld): void {
@@ -265,74 +252,6 @@ export function alterTests(inWorld: InWorld): void {
         const lease = await claimOne(holdfast, 'mail')
         await rejects(holdfast.delete(id), 'INVALID_STATE', { id, state: 'running' })
         assert.equal((await lease.done()).state, 'done')
-      }),
-    )
-  })
-
-  describe('purge', () => {
-    test(
-      'deletes all jobs of a queue that are not running, however many, and no others',
-      inWorld(async ({ holdfast }) => {
-        await holdfast.queue('mail').enqueue('running')
-        const lease = await claimOne(holdfast, 'mail')
-        const many = Array.from({ length: 1_500 }, (_, payload) => ({ payload, dedup: { key: String(payload) } }))
-        await holdfast.queue('mail').enqueueMany(many)
-        await holdfast.queue('mail').enqueue('late', { delay: '1h', priority: 0 })
-        await deadJob(holdfast, 'other')
-        await holdfast.queue('other').enqueue('ready')
-        const before = await allJobs(holdfast, { queue: 'other' })
-        assert.deepEqual(await holdfast.purge('mail'), { deleted: 1_501 })
-        assert.deepEqual(
-          (await allJobs(holdfast, { queue: 'mail' })).map(({ payload }) => payload),
-          ['running'],
-        )
-        assert.deepEqual(await allJobs(holdfast, { queue: 'other' }), before)
-        assert.deepEqual(await holdfast.claim(['mail']), [])
-        assert.equal((await holdfast.queue('mail').enqueue(0, { dedup: { key: '0' } })).status, 'created')
-        assert.equal((await lease.done()).state, 'done')
-      }),
-    )
-
-    test(
-      'deletes only jobs in the given states',
-      inWorld(async ({ holdfast, clock }) => {
-        for (const end of [ready, scheduled, done, dead, cancelled]) {
-          const { id } = await holdfast.queue('mail').enqueue('job', { priority: end === ready ? 9 : 5 })
-          await end(holdfast, id, clock.now())
-        }
-        assert.deepEqual(await holdfast.purge('mail', { states: ['dead', 'cancelled'] }), { deleted: 2 })
-        assert.deepEqual(
-          (await allJobs(holdfast)).map(({ state }) => state),
-          ['ready', 'scheduled', 'done'],
-        )
-        assert.deepEqual(await holdfast.purge('mail', { states: ['ready'] }), { deleted: 1 })
-        assert.deepEqual(await holdfast.purge('mail', { states: [] }), { deleted: 0 })
-        assert.deepEqual(await holdfast.purge('mail'), { deleted: 2 })
-      }),
-    )
-
-    test(
-      'admits held jobs into freed slots, and finishes batches without waiting items, before it answers',
-      inWorld(async ({ holdfast }) => {
-        const keyed = defineQueue<number>('keyed', { limit: { key: () => 'a', concurrency: 1 } })
-        await holdfast.queue(keyed).enqueue(1)
-        const { id } = await holdfast.queue(keyed).enqueue(2)
-        assert.deepEqual(await holdfast.purge('keyed', { states: ['ready'] }), { deleted: 1 })
-        assert.equal(await stateOf(holdfast, id), 'ready')
-        const batch = await holdfast.batch({ name: 'letters' }, [{ queue: 'mail', payload: 1 }])
-        assert.deepEqual(await holdfast.purge('mail'), { deleted: 1 })
-        assert.equal((await batch.progress()).state, 'done')
-      }),
-    )
-
-    test(
-      'of an unknown queue deletes nothing, and `running` is no state to purge',
-      inWorld(async ({ holdfast }) => {
-        const before = await everything(holdfast)
-        assert.deepEqual(await holdfast.purge('nowhere'), { deleted: 0 })
-        assert.deepEqual(await everything(holdfast), before)
-        await rejects(holdfast.purge('mail', { states: ['running' as never] }), 'INVALID_OPTION', { option: 'states' })
-        await rejects(holdfast.purge('no good'), 'INVALID_NAME')
       }),
     )
   })

@@ -213,7 +213,7 @@ export function badInputTests(inWorld: InWorld): void {
           (options) => holdfast.cancel(id, options),
           (options) => holdfast.cancel(id, { effects: { put: [options] } }),
           (options) => holdfast.result(id, options),
-          (options) => holdfast.purge('mail', options),
+          (options) => holdfast.deleteAll({ queue: 'mail' }, options),
           (options) => holdfast.requeueAll(options),
           (options) => holdfast.requeueAll({ queue: 'mail' }, options),
           (options) => holdfast.kv.put('k', 1, options),
@@ -289,7 +289,7 @@ export function badInputTests(inWorld: InWorld): void {
           await rejects(holdfast.cancel(id, { effects: { enqueue: [{ queue: fake }] } }), 'INVALID_NAME')
         }
         await rejects(holdfast.claim(hole), 'INVALID_NAME')
-        await rejects(holdfast.purge('mail', { states: hole }), 'INVALID_OPTION')
+        await rejects(holdfast.deleteAll({ queue: 'mail', state: hole }), 'INVALID_OPTION')
         await rejects(holdfast.queue('mail').enqueueMany(hole), 'INVALID_OPTION')
         for (const effects of [{ enqueue: hole }, { put: hole }, { delete: hole }, { put: {} }, { delete: 'k' }]) {
           await rejects(holdfast.cancel(id, { effects: effects as never }), 'INVALID_OPTION')
@@ -435,7 +435,7 @@ export function badInputTests(inWorld: InWorld): void {
         await rejects(holdfast.jobs({ after: 'nonsense' }), 'INVALID_OPTION')
         await rejects(holdfast.stats('a b'), 'INVALID_NAME')
         await rejects(holdfast.requeueAll({ queue: 'a b' }), 'INVALID_NAME')
-        await rejects(holdfast.requeueAll({ diedSince: new Date('nonsense') }), 'INVALID_OPTION')
+        await rejects(holdfast.requeueAll({ ended: { since: new Date('nonsense') } }), 'INVALID_OPTION')
       }),
     )
   })

@@ -276,7 +276,7 @@ export function batchTests(inWorld: InWorld): void {
           await holdfast.delete(leases[1]?.job.id as string)
           const rest = { outcomes: { saved: 1, lost: 1 }, warnings: { late: 1 }, costs: { usd: 3 } }
           assert.deepEqual(await counted(), rest)
-          await holdfast.purge('mail', { states: ['done'] })
+          await holdfast.deleteAll({ queue: 'mail', state: 'done' })
           assert.deepEqual(await counted(), { outcomes: {}, warnings: {}, costs: { usd: 3 } })
         }),
       )
@@ -367,13 +367,13 @@ export function batchTests(inWorld: InWorld): void {
       )
 
       test(
-        'a deleted or purged item no longer counts',
+        'a deleted item no longer counts, whether it is deleted alone or with others',
         inWorld(async ({ holdfast }) => {
           const batch = await holdfast.batch({ name: 'less' }, numbered(3))
           const [first] = await Array.fromAsync(batch.items())
           await holdfast.delete(first?.id as string)
           assert.deepEqual(counts(await batch.progress()), { ...none, waiting: 2 })
-          await holdfast.purge('mail')
+          await holdfast.deleteAll({ queue: 'mail' })
           await holdfast.sweep()
           const { state, total } = await batch.progress()
           assert.deepEqual({ state, total }, { state: 'done', total: 0 })
@@ -574,8 +574,8 @@ export function batchTests(inWorld: InWorld): void {
           assert.equal(await holdfast.getBatch(batch.id), null)
           const [first] = await allJobs(holdfast)
           await holdfast.requeue(first?.id as string)
-          const { requeued } = await holdfast.requeueAll({ queue: 'mail' })
-          assert.equal(requeued, 1)
+          const { changed } = await holdfast.requeueAll({ queue: 'mail' })
+          assert.equal(changed, 1)
           const again = await holdfast.claim(['mail'], { max: 2 })
           assert.deepEqual(
             again.map(({ job }) => job.batch),

@@ -23,7 +23,7 @@ export function countsTests(inWorld: InWorld): void {
         const other = await another()
         const a = { ...none, ready: 5, running: 4, done: 5, dead: 4, cancelled: 2, scheduled: 6, oldestWaitingMs: 0 }
         assert.deepEqual(await queueInfo(other, 'a'), {
-          ...{ name: 'a', paused: false, pausedAt: null, pausedBy: null },
+          ...{ name: 'a', paused: false, pausedAt: null, pausedBy: null, pausedUntil: null },
           ...{ limit: null, keyLimit: null, limitOverride: null },
           ...a,
         })

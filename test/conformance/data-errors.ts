@@ -72,7 +72,7 @@ function requestTests(inSql: InSqlWorld, dialect: Dialect): void {
   )
 
   test(
-    'a reprioritise and a requeue that are refused name their job, and those beside them are carried out',
+    'a reprioritise, a change and a requeue that are refused name their job, and those beside them are carried out',
     inSql(async ({ holdfast, sql }) => {
       const refuses = dialect.refusesForbidden(sql.schema, 'changed job')
       const payloads = ['a', 'forbidden', 'b'].map((payload) => ({ payload }))
@@ -83,6 +83,7 @@ function requestTests(inSql: InSqlWorld, dialect: Dialect): void {
       try {
         for (const [jobs, verb] of [
           [waiting, (id: string) => holdfast.reprioritise(id, 1)],
+          [waiting, (id: string) => holdfast.change(id, { headers: { a: 'b' }, labels: { a: 'b' } })],
           [dead, (id: string) => holdfast.requeue(id)],
         ] as const) {
           const made = await Promise.allSettled(jobs.map(({ id }) => verb(id)))

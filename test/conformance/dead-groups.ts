@@ -87,7 +87,7 @@ export function deadGroupsTests(inWorld: InWorld): void {
         await clock.advance(2 * 24 * hour)
         await holdfast.sweep()
         assert.deepEqual(await list(world, { queue: 'brief' }), [])
-        await holdfast.purge('pay')
+        await holdfast.deleteAll({ queue: 'pay' })
         assert.deepEqual(await list(world), [])
       }),
     )

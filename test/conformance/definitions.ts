@@ -363,7 +363,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
             [['notices', jobs[0]?.id]],
           )
           await rejects(other.requeue(jobs[0]?.id as string), 'LIMIT_KEY_REQUIRED')
-          assert.equal((await other.requeueAll({ queue: 'notices' })).requeued, 0)
+          assert.equal((await other.requeueAll({ queue: 'notices' })).changed, 0)
           assert.deepEqual(await other.claim(['notices']), [], 'it never starts without its limit')
         }),
       )
@@ -393,7 +393,7 @@ export function definitionTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
           await other.queue('first', { onDead: { queue: 'notices' } }).enqueue(1)
           await (await claimOne(other, 'first')).dead(new Error('no'))
           await define(await another(), defineQueue('notices', { limit: { key: 'queue', concurrency: 1 } }))
-          assert.equal((await other.requeueAll({ queue: 'notices' })).requeued, 1)
+          assert.equal((await other.requeueAll({ queue: 'notices' })).changed, 1)
           const { jobs } = await other.jobs({ queue: 'notices' })
           assert.deepEqual(
             jobs.map(({ state, limitKey }) => [state, limitKey]),

@@ -109,7 +109,7 @@ export function doctorTests(inWorld: InWorld): void {
         assert.match(mail?.fix ?? '', /holdfast jobs --queue mail --state dead .* holdfast requeue --queue mail/)
         assert.deepEqual(mail?.facts, { queue: 'mail', dead: 2, diedAt, error: 'no answer' })
         await holdfast.requeueAll({ queue: 'mail' })
-        await holdfast.purge('post')
+        await holdfast.deleteAll({ queue: 'post' })
         assert.deepEqual(await told(), [])
       }),
     )

@@ -40,6 +40,14 @@ const failures: Readonly<Record<string, { code: ErrorCode; effects: Effects }>> 
     effects: { enqueue: [{ queue: strict, payload: { n: 'one' } }] },
   },
   'a queue name that is none': { code: 'INVALID_NAME', effects: { enqueue: [{ queue: 'a b', payload: 1 }] } },
+  'a compare-and-set of another version': {
+    code: 'KV_VERSION_MISMATCH',
+    effects: { compareAndSet: [{ key: 'kept', version: null, value: 2 }] },
+  },
+  'a compare-and-delete of another version': {
+    code: 'KV_VERSION_MISMATCH',
+    effects: { compareAndDelete: [{ key: 'kept', version: 0 }] },
+  },
   'a value that is too large': {
     code: 'KV_VALUE_TOO_LARGE',
     effects: { put: [{ key: 'huge', value: 'x'.repeat(256 * 1024) }] },
@@ -58,6 +66,8 @@ export function effectFailureTests(inWorld: InWorld): void {
             enqueue: [{ queue: 'receipt', payload: 'fine' }, ...(effects.enqueue ?? [])],
             put: [{ key: 'put', value: 1 }, ...(effects.put ?? [])],
             delete: ['kept'],
+            ...(effects.compareAndSet && { compareAndSet: effects.compareAndSet }),
+            ...(effects.compareAndDelete && { compareAndDelete: effects.compareAndDelete }),
           }
           const before = await allJobs(holdfast, { queue: 'receipt' })
           const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 2 })

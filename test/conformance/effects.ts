@@ -119,6 +119,39 @@ export function effectTests(inWorld: InWorld): void {
     )
 
     test(
+      'conditional writes compare the versions from before the settlement, and commit with it',
+      inWorld(async ({ holdfast }) => {
+        const { kv } = holdfast
+        const [moved, dropped] = [await kv.put('moved', 1), await kv.put('dropped', 1)]
+        await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
+        const lease = await claimOne(holdfast, 'mail')
+        await lease.done(null, {
+          compareAndSet: [
+            { key: 'moved', version: moved, value: 2 },
+            { key: 'new', version: null, value: 3, ttl: '1m' },
+          ],
+          compareAndDelete: [{ key: 'dropped', version: dropped }],
+          put: [{ key: 'dropped', value: 'put after the delete' }],
+        })
+        const values = await Promise.all(['moved', 'new', 'dropped'].map(async (key) => (await kv.get(key))?.value))
+        assert.deepEqual(values, [2, 3, 'put after the delete'])
+
+        const { version = 0 } = (await kv.get('moved')) ?? {}
+        const { version: lastVersion = 0 } = (await kv.get('dropped')) ?? {}
+        const done = heard(holdfast, 'job.done')
+        const worker = holdfast.work('mail', (job) => {
+          job.effects.compareAndSet('moved', version, 4, { ttl: '1m' })
+          job.effects.compareAndSet('newer', null, 5)
+          job.effects.compareAndDelete('dropped', lastVersion)
+        })
+        await done
+        await worker.stop()
+        const after = await Promise.all(['moved', 'newer', 'dropped'].map(async (key) => (await kv.get(key))?.value))
+        assert.deepEqual(after, [4, 5, undefined])
+      }),
+    )
+
+    test(
       'a handler that stages an effect after it has returned gets INVALID_STATE, and nothing is written',
       inWorld(async ({ holdfast }) => {
         const { promise: late, resolve } = Promise.withResolvers<unknown[]>()
@@ -131,6 +164,8 @@ export function effectTests(inWorld: InWorld): void {
             () => effects.put('late', 1),
             () => job.effects.delete('in time'),
             () => effects.enqueue('post', 1),
+            () => effects.compareAndSet('late', null, 1),
+            () => effects.compareAndDelete('in time', 1),
             () => effects.sql('select 1'),
           ]
           done.then(() => resolve(stages.map(thrownBy)))

@@ -29,6 +29,7 @@ export function enqueueTests(inWorld: InWorld): void {
             expiresAt: null,
             progress: null,
             cancelRequested: false,
+            changes: [],
           },
           ...{ finishedAt: null, progress: null, result: null, error: null, errorGroup: null, history: [] },
           ...{ outcome: null, warning: null, costs: null, limitKey: null, labels: { customer: 'ada' }, batch: null },

@@ -40,6 +40,19 @@ export function explainTests(inWorld: InWorld): void {
         assert.deepEqual([facts.by, Number(facts.since)], ['ada', since])
         const [info] = await holdfast.queues()
         assert.deepEqual([info?.pausedBy, Number(info?.pausedAt)], ['ada', since])
+        await holdfast.pause('mail', { for: '1m' })
+        const timed = await holdfast.explain(id)
+        const until = new Date(clock.now() + 60_000)
+        assert.equal(
+          timed.sentence,
+          `Queue mail has been paused for 5 s (paused by ada), until ${until.toISOString()}, 1 min from now.`,
+        )
+        assert.deepEqual(timed.facts.until, until)
+        await clock.advance(60_000)
+        assert.equal(
+          (await holdfast.explain(id)).sentence,
+          'Queue mail has been paused for 1 min (paused by ada). Its time is over, and the next sweep resumes the queue.',
+        )
         await holdfast.resume('mail')
         assert.notEqual((await holdfast.explain(id)).why, 'queue-paused')
         assert.equal((await holdfast.queues())[0]?.pausedBy, null)

@@ -165,6 +165,8 @@ function conditionTests(inWorld: InWorld): void {
         const found = await idsOf(holdfast, { queue: 'a', dedupKey: 'k', limit })
         assert.deepEqual([found[0], found.length, new Set(found)], [ids[0], 4, new Set(ids)], `pages of ${limit}`)
       }
+      const done = await idsOf(holdfast, { queue: 'a', dedupKey: 'k', state: 'done', limit: 2 })
+      assert.deepEqual(new Set(done), new Set(ids.slice(1)), 'not the holder, which is ready')
       await (await claimOne(holdfast, 'a')).dead(new Error('no'))
       assert.deepEqual(new Set(await idsOf(holdfast, { queue: 'a', dedupKey: 'k', limit: 1 })), new Set(ids))
     }),
@@ -278,6 +280,21 @@ function conditionTests(inWorld: InWorld): void {
       }
     }),
   )
+
+  test(
+    'by a key and a state: the holder of the key is found only if it is in that state',
+    inWorld(async ({ holdfast }) => {
+      const { id } = await holdfast.queue('a').enqueue(1, { dedup: { key: 'k' }, idempotencyKey: 'i' })
+      await claimOne(holdfast, 'a')
+      for (const key of [{ dedupKey: 'k' }, { idempotencyKey: 'i' }]) {
+        assert.deepEqual(await idsOf(holdfast, { queue: 'a', ...key, state: 'running' }), [id])
+        for (const state of ['ready', 'dead'] as const) {
+          assert.deepEqual(await idsOf(holdfast, { queue: 'a', ...key, state }), [])
+          assert.equal((await holdfast.count({ queue: 'a', ...key, state })).count, 0)
+        }
+      }
+    }),
+  )
 }
 
 function pageTests(inWorld: InWorld): void {
@@ -387,7 +404,7 @@ function slimTests(inWorld: InWorld): void {
       const whole = await holdfast.job(id)
       const [slim] = (await holdfast.jobs()).jobs
       assert.ok(whole && slim)
-      const { payload, headers: _, wake, result, history, ...rest } = whole
+      const { payload, headers: _, wake, result, history, changes, ...rest } = whole
       const { payloadBytes, headersBytes, resultBytes, historyBytes, ...same } = slim
       assert.deepEqual(same, rest)
       assert.equal(payloadBytes, Buffer.byteLength('{"text":"grün"}'))
@@ -395,7 +412,12 @@ function slimTests(inWorld: InWorld): void {
       assert.equal(resultBytes, Buffer.byteLength('{"ok":true}'))
       assert.ok(historyBytes > 50)
       const sizes = { payloadBytes, headersBytes, resultBytes, historyBytes }
-      const parts = { payload: { payload }, headers: { headers, wake }, result: { result }, history: { history } }
+      const parts = {
+        payload: { payload },
+        headers: { headers, wake },
+        result: { result },
+        history: { history, changes },
+      }
       for (const [part, fields] of Object.entries(parts)) {
         const [with1] = (await holdfast.jobs({ include: [part as 'payload'] })).jobs
         assert.deepEqual(with1, { ...rest, ...sizes, ...fields }, part)

@@ -93,6 +93,7 @@ const priority = good(0, 9, 10, -1, '5')
 const attempts = good(1, 10_000, 10_001, 0, 2.5)
 const headers = good({}, { a: 'b' }, { 'nul\0': '\ud800' }, { n: 1 }, { big: 'x'.repeat(20_000) }, new Date(0), ['a'])
 const key = good('k', 'x'.repeat(512), 'x'.repeat(513), 'ü', 'nul\0')
+const by = good('ada', '', 'x'.repeat(1_025), 'nul\0')
 const noSignal = fc.constantFrom<unknown>(undefined, null, 5, {}, 'signal')
 const signal = fc.oneof(fc.constantFrom(AbortSignal.abort(), new AbortController().signal), noSignal)
 
@@ -117,6 +118,20 @@ const effects = options({
 /** Cursors that no store has written, in the form of `next`. */
 const noPlaces = [['mail'], ['mail', 1], ['mail', 9, 1, 1], ['empty', 1, -1], ['empty', 'ready', 0, 0], [], {}, null, 5]
 const mark = good(...noPlaces.map((place) => Buffer.from(JSON.stringify(place)).toString('base64url')))
+/** Filters of jobs, mostly of few: each is drawn with other jobs in the store. */
+const conditions = options({
+  queue: good('mail', 'empty', ['mail', 'post']),
+  state: good('ready', 'dead', ['done', 'cancelled'], ['ready', 'running'], 'lost', []),
+  ids: good([someId], ['x'], [], 'x'),
+  ended: options({ since: time, before: time }),
+  error: good('given up', 'nul\0', '\ud800', '%', ''),
+  labels: good({ customer: 'c1' }, {}, { a: 1 }),
+  payload: options({ path: good('a.b', '', '..'), equals: odd }),
+})
+const bulkOptions = options({
+  ...{ dryRun: good(true, false, 'yes'), by: good('ann', ''), after: mark, signal },
+  onProgress: good(() => {}, 'no'),
+})
 const definition = {
   attempts,
   backoff: options({
@@ -228,22 +243,48 @@ export const verbs: Readonly<Record<string, Verb>> = {
       return held.release()
     },
   },
-  requeue: { args: fc.tuple(id), call: ({ holdfast }, [job]) => holdfast.requeue(job) },
+  requeue: {
+    args: fc.tuple(id, options({ by })),
+    call: ({ holdfast }, [job, given]) => holdfast.requeue(job, given),
+  },
   requeueAll: {
-    args: fc.tuple(
-      options({ queue: name, diedSince: time, diedBefore: time, error: good('given up', 'nul\0', '\ud800', '%', '') }),
-      options({ dryRun: good(true, false, 'yes') }),
-    ),
+    args: fc.tuple(conditions, bulkOptions),
     call: ({ holdfast }, [filter, given]) => holdfast.requeueAll(filter, given),
   },
-  wake: { args: fc.tuple(id, odd), call: ({ holdfast }, [job, data]) => holdfast.wake(job, data) },
-  reschedule: { args: fc.tuple(id, time), call: ({ holdfast }, [job, at]) => holdfast.reschedule(job, at) },
-  reprioritise: { args: fc.tuple(id, priority), call: ({ holdfast }, [job, to]) => holdfast.reprioritise(job, to) },
-  delete: { args: fc.tuple(id), call: ({ holdfast }, [job]) => holdfast.delete(job) },
-  purge: {
-    args: fc.tuple(name, options({ states: good(['done'], ['running'], ['ready', 'ready'], 'done') })),
-    call: ({ holdfast }, [queue, given]) => holdfast.purge(queue, given),
+  cancelAll: {
+    args: fc.tuple(conditions, bulkOptions),
+    call: ({ holdfast }, [filter, given]) => holdfast.cancelAll(filter, given),
   },
+  deleteAll: {
+    args: fc.tuple(conditions, bulkOptions),
+    call: ({ holdfast }, [filter, given]) => holdfast.deleteAll(filter, given),
+  },
+  rescheduleAll: {
+    args: fc.tuple(conditions, options({ runAt: time, delay: duration }), bulkOptions),
+    call: ({ holdfast }, [filter, when, given]) => holdfast.rescheduleAll(filter, when, given),
+  },
+  reprioritiseAll: {
+    args: fc.tuple(conditions, priority, bulkOptions),
+    call: ({ holdfast }, [filter, to, given]) => holdfast.reprioritiseAll(filter, to, given),
+  },
+  wake: { args: fc.tuple(id, odd), call: ({ holdfast }, [job, data]) => holdfast.wake(job, data) },
+  reschedule: {
+    args: fc.tuple(id, time, options({ by })),
+    call: ({ holdfast }, [job, at, given]) => holdfast.reschedule(job, at, given),
+  },
+  reprioritise: {
+    args: fc.tuple(id, priority, options({ by })),
+    call: ({ holdfast }, [job, to, given]) => holdfast.reprioritise(job, to, given),
+  },
+  change: {
+    args: fc.tuple(
+      id,
+      options({ payload: odd, attempts, headers, labels: good({}, { a: 'b' }, { 'a b': 'c' }), limitKey: key }),
+      options({ by }),
+    ),
+    call: ({ holdfast }, [job, changes, given]) => holdfast.change(job, changes, given),
+  },
+  delete: { args: fc.tuple(id), call: ({ holdfast }, [job]) => holdfast.delete(job) },
   pause: { args: fc.tuple(name), call: ({ holdfast }, [queue]) => holdfast.pause(queue) },
   resume: { args: fc.tuple(name), call: ({ holdfast }, [queue]) => holdfast.resume(queue) },
   job: { args: fc.tuple(id), call: ({ holdfast }, [job]) => holdfast.job(job) },

@@ -70,10 +70,10 @@ export function historyTests(inWorld: InWorld): void {
         assert.ok((await holdfast.explain(id)).sentence.includes(said))
         assert.ok((await rejects(holdfast.result(id), 'JOB_DEAD')).message.includes(said))
         await deadJob(holdfast, 'mail')
-        const found = async (text: string) => (await holdfast.requeueAll({ error: text }, { dryRun: true })).requeued
+        const found = async (text: string) => (await holdfast.requeueAll({ error: text }, { dryRun: true })).changed
         const texts = ['fetch failed', 'ECONNREFUSED', 'connect to 127', 'AggregateError all refused', 'elsewhere']
         assert.deepEqual(await Promise.all(texts.map(found)), [1, 1, 1, 1, 0])
-        assert.equal((await holdfast.requeueAll({ error: 'ECONNREFUSED' })).requeued, 1)
+        assert.equal((await holdfast.requeueAll({ error: 'ECONNREFUSED' })).changed, 1)
       }),
     )
 

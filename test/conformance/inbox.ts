@@ -3,7 +3,9 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Batch } from '../../src/batch/batch.ts'
 import type { Pickup } from '../../src/batch/inbox.ts'
+import type { BatchItem } from '../../src/batch/options.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
+import type { Store } from '../../src/store/store.ts'
 import { putReserved } from '../support/reserved-entries.ts'
 import { counts, none, numbered } from './batches.ts'
 import { claimOne, day, heard, minute, readJob, rejects, stateOf } from './expect.ts'
@@ -147,6 +149,84 @@ export function inboxTests(inWorld: InWorld): void {
       }),
     )
 
+    for (const [what, leave] of Object.entries(leaving)) {
+      test(
+        `an offer goes in the transaction in which its job no longer waits for it: ${what}`,
+        inWorld(async ({ holdfast, store }) => {
+          const { batch, pickup } = await offered(holdfast, 'a secret', { dedup: { key: 'k' } })
+          await leave(holdfast, { batch, id: pickup.id })
+          assert.deepEqual(await storedOffers(await store()), [])
+          assert.deepEqual(await holdfast.inboxes(), { inboxes: [], next: null })
+          await rejects(pickup.accept(1), 'INVALID_STATE')
+        }),
+      )
+    }
+
+    test(
+      'the end of a job leaves the offers of other jobs',
+      inWorld(async ({ holdfast, store }) => {
+        await holdfast.queue<string>('mail').enqueueMany(['a', 'b', 'c'].map((payload) => ({ payload })))
+        const snoozed = heard(holdfast, 'job.snoozed', 3)
+        const worker = holdfast.work<string>('mail', (job) => job.offer(job.payload, { inbox: 'extracted' }))
+        await snoozed
+        await worker.stop()
+        const pickups = await Array.fromAsync(holdfast.inbox<string>('extracted'))
+        await holdfast.delete(idOf(pickups, 'a'))
+        await holdfast.cancel(idOf(pickups, 'b'))
+        const left = await storedOffers(await store())
+        assert.deepEqual(left, [`holdfast.inbox.extracted/${idOf(pickups, 'c')}`])
+      }),
+    )
+
+    test(
+      'an offer expires when its job is rescheduled to run earlier, and not later than before if it runs later',
+      inWorld(async ({ holdfast, clock }) => {
+        const { pickup } = await offered(holdfast, 1)
+        const expiry = async () => Number((await holdfast.inbox('extracted').get(pickup.id))?.expiresAt) - clock.now()
+        await holdfast.reschedule(pickup.id, clock.now() + 2 * day)
+        assert.equal(await expiry(), day)
+        await holdfast.reprioritise(pickup.id, 1)
+        assert.equal(await expiry(), day)
+        await holdfast.reschedule(pickup.id, clock.now() + minute)
+        assert.equal(await expiry(), minute)
+        await clock.advance(minute)
+        await holdfast.sweep()
+        assert.equal(await holdfast.inbox('extracted').get(pickup.id), null)
+      }),
+    )
+
+    test(
+      'a job that was woken while it ran makes no offer: it runs again at once',
+      inWorld(async ({ holdfast, store }) => {
+        const { id } = await holdfast.queue('mail').enqueue(1)
+        let runs = 0
+        const done = heard(holdfast, 'job.done')
+        const worker = holdfast.work('mail', async (job) => {
+          if (runs++ > 0) return 'seen'
+          await holdfast.wake(job.id)
+          return job.offer('old', { inbox: 'extracted' })
+        })
+        await done
+        await worker.stop()
+        assert.deepEqual(await storedOffers(await store()), [])
+        assert.deepEqual((await readJob(holdfast, id)).result, 'seen')
+      }),
+    )
+
+    test(
+      'the history of a job says in which inbox an attempt made its offer',
+      inWorld(async ({ holdfast }) => {
+        const { pickup } = await offered(holdfast, 1)
+        const { history } = await readJob(holdfast, pickup.id)
+        assert.deepEqual(
+          history.map(({ ending, inbox }) => [ending, inbox]),
+          [['snoozed', 'extracted']],
+        )
+        await pickup.accept()
+        assert.equal((await readJob(holdfast, pickup.id)).history[0]?.inbox, 'extracted')
+      }),
+    )
+
     test(
       'is read in pages, without the entries of an inbox whose name begins alike',
       inWorld(async ({ holdfast }) => {
@@ -181,10 +261,46 @@ export function inboxTests(inWorld: InWorld): void {
   })
 }
 
+interface OfferedItem {
+  readonly batch: Batch
+  readonly id: string
+}
+
+/** Everything after which a job does not wait for its offer any more, but for an accept and the end of the offer's time. */
+const leaving: Readonly<Record<string, (holdfast: Holdfast, item: OfferedItem) => Promise<unknown>>> = {
+  'it is deleted': (holdfast, { id }) => holdfast.delete(id),
+  'it is cancelled': (holdfast, { id }) => holdfast.cancel(id),
+  'it is deleted with others': (holdfast) => holdfast.deleteAll({ queue: 'mail' }),
+  'it is cancelled with others': (holdfast) => holdfast.cancelAll({ queue: 'mail' }),
+  'it is rescheduled with others': (holdfast) => holdfast.rescheduleAll({ queue: 'mail' }, { runAt: 0 }),
+  'its batch is cancelled': (_, { batch }) => batch.cancel(),
+  'its batch is deleted': (_, { batch }) => batch.delete(),
+  'it is woken': (holdfast, { id }) => holdfast.wake(id),
+  'it is rescheduled to run now': (holdfast, { id }) => holdfast.reschedule(id, new Date(0)),
+  'another enqueue replaces it': (holdfast) => {
+    const dedup = { key: 'k', replace: true }
+    return holdfast.queue('mail').enqueue(2, { dedup, delay: '1h' })
+  },
+}
+
+async function storedOffers(store: Store): Promise<string[]> {
+  const { entries } = await store.kvScan({ prefix: 'holdfast.inbox.', limit: 100, after: null })
+  return entries.map(({ key }) => key)
+}
+
+function idOf(pickups: readonly Pickup<string>[], value: string): string {
+  return pickups.find((pickup) => pickup.value === value)?.id ?? ''
+}
+
 /** A batch whose only item has offered this value. */
-async function offered(holdfast: Holdfast, value: unknown): Promise<{ batch: Batch; pickup: Pickup }> {
+async function offered(
+  holdfast: Holdfast,
+  value: unknown,
+  options: Pick<BatchItem, 'dedup'> = {},
+): Promise<{ batch: Batch; pickup: Pickup }> {
   const snoozed = heard(holdfast, 'job.snoozed')
-  const batch = await holdfast.batch({ name: 'articles' }, numbered(1))
+  const items = numbered(1).map((item) => ({ ...item, ...options }))
+  const batch = await holdfast.batch({ name: 'articles' }, items)
   const worker = holdfast.work('mail', (job) => job.offer(value, { inbox: 'extracted' }))
   await snoozed
   await worker.stop()

@@ -6,9 +6,11 @@ import { batchControlTests } from './batch-control.ts'
 import { batchKeyTests } from './batch-keys.ts'
 import { batchRaceTests } from './batch-races.ts'
 import { batchTests } from './batches.ts'
+import { bulkTests } from './bulk.ts'
 import { callerTransactionTests } from './caller-transaction.ts'
 import { cancelTests } from './cancel.ts'
 import { cancelNotificationTests } from './cancel-notifications.ts'
+import { changeTests } from './change.ts'
 import { claimTests } from './claim.ts'
 import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
@@ -21,19 +23,23 @@ import { deadGroupsTests } from './dead-groups.ts'
 import { dedupTests } from './dedup.ts'
 import { dedupScopeTests } from './dedup-scopes.ts'
 import { definitionTests } from './definitions.ts'
+import { deleteQueueTests } from './delete-queue.ts'
 import { doctorTests } from './doctor.ts'
 import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueKeysTests } from './enqueue-keys.ts'
+import { enqueueKvTests } from './enqueue-kv.ts'
 import { enqueueManyTests } from './enqueue-many.ts'
 import { enqueuedEventTests } from './enqueued-events.ts'
+import { eraseTests } from './erase.ts'
 import { explainTests } from './explain.ts'
 import { findTests } from './find.ts'
 import { foreignStateTests } from './foreign-state.ts'
 import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
+import { ifDeadTests } from './if-dead.ts'
 import { inboxTests } from './inbox.ts'
 import { kvTests } from './kv.ts'
 import { labelTests } from './labels.ts'
@@ -50,8 +56,8 @@ import { rateLimitTests } from './rate-limits.ts'
 import { readOnlyTests } from './read-only.ts'
 import { readTests } from './reads.ts'
 import { reaperTests } from './reaper.ts'
+import { releaseWorkerTests } from './release-worker.ts'
 import { requeueTests } from './requeue.ts'
-import { requeueAllTests } from './requeue-all.ts'
 import { rescueTests } from './rescue.ts'
 import { resultTests } from './result.ts'
 import { retentionTests } from './retention.ts'
@@ -88,18 +94,41 @@ export const topics: readonly Topic[] = [
   ...[
     effectTests,
     effectFailureTests,
+    ifDeadTests,
     onDeadTests,
     cancelTests,
     cancelNotificationTests,
     requeueTests,
-    requeueAllTests,
+    bulkTests,
     deadGroupsTests,
     rescueTests,
   ],
-  ...[retentionTests, historyTests, countsTests, pauseTests, kvTests, readTests, badInputTests, clockTests, closeTests],
+  ...[
+    retentionTests,
+    historyTests,
+    countsTests,
+    pauseTests,
+    releaseWorkerTests,
+    deleteQueueTests,
+    kvTests,
+    readTests,
+    badInputTests,
+    clockTests,
+    closeTests,
+  ],
   ...[closeWaitingTests, dataErrorTests],
-  ...[fuzzTests, damageTests, alterTests, resultTests, readOnlyTests, sameMomentTests, watchTests, doctorTests],
-  ...[definitionTests, labelTests, schemaAnswerTests, otherRealmTests],
+  ...[
+    fuzzTests,
+    damageTests,
+    alterTests,
+    changeTests,
+    resultTests,
+    readOnlyTests,
+    sameMomentTests,
+    watchTests,
+    doctorTests,
+  ],
+  ...[definitionTests, labelTests, eraseTests, schemaAnswerTests, otherRealmTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,
@@ -112,7 +141,7 @@ export const topics: readonly Topic[] = [
     batchRaceTests,
     inboxTests,
   ],
-  ...[explainTests, foreignStateTests, pageBytesTests, enqueueKeysTests, findTests],
+  ...[explainTests, foreignStateTests, pageBytesTests, enqueueKeysTests, enqueueKvTests, findTests],
 ]
 
 export interface ConformanceOptions {

@@ -61,6 +61,43 @@ export function kvTests(inWorld: InWorld): void {
     )
 
     test(
+      'compare-and-delete deletes only the version it names',
+      inWorld(async ({ holdfast, clock }) => {
+        const { kv } = holdfast
+        const old = await kv.put('k', 1)
+        const version = await kv.put('k', 2)
+        assert.deepEqual(await kv.compareAndDelete('k', old), { applied: false, version })
+        assert.equal((await kv.get('k'))?.value, 2)
+        assert.deepEqual(await kv.compareAndDelete('k', version), { applied: true, version: null })
+        assert.equal(await kv.get('k'), null)
+        assert.deepEqual(await kv.compareAndDelete('k', version), { applied: false, version: null })
+        const brief = await kv.put('k', 3, { ttl: '1m' })
+        await clock.advance(minute)
+        assert.deepEqual(await kv.compareAndDelete('k', brief), { applied: false, version: null })
+        for (const bad of [null, undefined, -1, 1.5, '7'])
+          await rejects(kv.compareAndDelete('k', bad as number), 'INVALID_OPTION', { option: 'version' })
+      }),
+    )
+
+    test(
+      'of many compare-and-deletes and compare-and-sets of the same version one wins',
+      inWorld(async ({ holdfast, another }) => {
+        const clients = [holdfast, await another()]
+        const version = await holdfast.kv.put('k', 'start')
+        const answers = await Promise.all(
+          Array.from({ length: 40 }, (_, n) => {
+            const { kv } = clients[n % 2] as typeof holdfast
+            return n % 4 < 2 ? kv.compareAndDelete('k', version) : kv.compareAndSet('k', version, n)
+          }),
+        )
+        const winners = answers.flatMap(({ applied }, n) => (applied ? [n] : []))
+        assert.equal(winners.length, 1)
+        const [winner = 0] = winners
+        assert.deepEqual((await holdfast.kv.get('k'))?.value ?? null, winner % 4 < 2 ? null : winner)
+      }),
+    )
+
+    test(
       'of many compare-and-sets of the same version one wins',
       inWorld(async ({ holdfast, another }) => {
         const clients = [holdfast, await another()]

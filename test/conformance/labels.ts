@@ -6,6 +6,7 @@ import { bounds } from '../../src/job/bounds.ts'
 import { type AnyDefinition, defineQueue } from '../../src/queue/definition.ts'
 import type { Entry } from '../../src/queue/queue.ts'
 import { allJobs, claimOne, day, heard, hour, minute, readJob, rejects } from './expect.ts'
+import { deaths } from './on-dead.ts'
 import { type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
 
 const c1 = { customer: 'c1' }
@@ -18,6 +19,7 @@ export function labelTests(inWorld: InWorld, { dialect }: StoreUnderTest): void 
     stated(inWorld)
     byDefinition(inWorld)
     kept(inWorld)
+    inherited(inWorld)
     removed(inWorld)
     if (dialect) {
       ofCallers(withSql(inWorld))
@@ -49,6 +51,19 @@ function stated(inWorld: InWorld): void {
         await worker.stop()
         const ended = await readJob(holdfast, id)
         assert.deepEqual([ended.state, ended.labels, ended.result], ['done', both, both])
+      }),
+    )
+
+    test(
+      'are in the events of a lease that expired, and of a job that is dead by it',
+      inWorld(async ({ holdfast, clock }) => {
+        await holdfast.queue('mail').enqueue(1, { labels: both, attempts: 1 })
+        await holdfast.claim(['mail'], { lease: '1s' })
+        const [expired, dead] = [heard(holdfast, 'lease.expired'), heard(holdfast, 'job.dead')]
+        await clock.advance(2_000)
+        await holdfast.sweep()
+        assert.deepEqual((await expired)[0]?.labels, both)
+        assert.deepEqual((await dead)[0]?.labels, both)
       }),
     )
 
@@ -395,7 +410,7 @@ function kept(inWorld: InWorld): void {
   )
 
   test(
-    'a retried, rescued, woken, moved or requeued job keeps its labels, and a death notice does not copy them',
+    'a retried, rescued, woken, moved or requeued job keeps its labels',
     inWorld(async ({ holdfast, clock }) => {
       const mail = holdfast.queue('mail', {
         onDead: { queue: 'alerts' },
@@ -421,7 +436,6 @@ function kept(inWorld: InWorld): void {
       assert.deepEqual(lease.job.labels, both)
       await lease.dead(new Error('gone'))
       await same('dead')
-      assert.deepEqual(await labelsOfAll(holdfast, 'alerts'), [{}])
       await holdfast.requeue(id)
       await same('ready')
       await (await claimOne(holdfast, 'mail')).dead(new Error('gone'))
@@ -431,17 +445,94 @@ function kept(inWorld: InWorld): void {
   )
 }
 
+function inherited(inWorld: InWorld): void {
+  describe('a death notice', () => {
+    for (const [what, die] of Object.entries(deaths)) {
+      test(
+        `has the labels of the job that died by ${what}`,
+        inWorld(async (world) => {
+          const { holdfast } = world
+          const mail = holdfast.queue('mail', { onDead: { queue: 'alerts' } })
+          await mail.enqueue(1, { attempts: 1, labels: both })
+          await die(await claimOne(holdfast, 'mail'), world)
+          assert.deepEqual(await labelsOfAll(holdfast, 'alerts'), [both])
+          const { jobs } = await holdfast.jobs({ labels: c1 })
+          assert.deepEqual(jobs.map(({ queue }) => queue).toSorted(), ['alerts', 'mail'])
+        }),
+      )
+    }
+
+    test(
+      'has the labels of the job whose attempt timed out',
+      inWorld(async ({ holdfast }) => {
+        const mail = holdfast.queue('mail', { onDead: { queue: 'alerts' }, timeout: '10ms' })
+        const died = heard(holdfast, 'job.dead')
+        await mail.enqueue(1, { attempts: 1, labels: both })
+        const worker = holdfast.work('mail', (job) => new Promise((resolve) => (job.signal.onabort = resolve)))
+        await died
+        await worker.stop()
+        assert.deepEqual(await labelsOfAll(holdfast, 'alerts'), [both])
+      }),
+    )
+
+    test(
+      'of a job without labels has none, beside one of a job with labels',
+      inWorld(async ({ holdfast }) => {
+        const mail = holdfast.queue('mail', { onDead: { queue: 'alerts' } })
+        await mail.enqueueMany([{ payload: 1 }, { payload: 2, labels: c1 }, { payload: 3 }])
+        const leases = await holdfast.claim(['mail'], { max: 3 })
+        await Promise.all(leases.map((lease) => lease.dead(new Error('gone'))))
+        const notices = await allJobs(holdfast, { queue: 'alerts' })
+        const labels = notices.map(({ payload, labels }) => [(payload as { payload: number }).payload, labels])
+        assert.deepEqual(Object.fromEntries(labels), { 1: {}, 2: c1, 3: {} })
+      }),
+    )
+
+    test(
+      'has labels of its own queue too; those of the dead job win, and what exceeds 8 is left out',
+      inWorld(async ({ holdfast }) => {
+        const labels = { customer: 'payload.id', origin: 'queue' }
+        await define(holdfast, defineQueue('alerts', { labels }))
+        const mail = holdfast.queue('mail', { onDead: { queue: 'alerts' } })
+        const eight = Object.fromEntries(Array.from({ length: 8 }, (_, i) => [`l${i}`, `${i}`]))
+        for (const labels of [both, { region: 'eu' }, eight]) {
+          await mail.enqueue({ id: 'c2' }, { labels })
+          await (await claimOne(holdfast, 'mail')).dead(new Error('gone'))
+        }
+        assert.deepEqual(await labelsOfAll(holdfast, 'alerts'), [
+          { ...both, origin: 'mail' },
+          { region: 'eu', customer: 'c2', origin: 'mail' },
+          eight,
+        ])
+      }),
+    )
+
+    test(
+      'of a notice has the labels of the first dead job, also if it cannot run',
+      inWorld(async ({ holdfast }) => {
+        await define(holdfast, defineQueue('pager', { limit: { key: 'nowhere', concurrency: 1 } }))
+        await define(holdfast, defineQueue('alerts', { onDead: { queue: 'pager' } }))
+        await holdfast.queue('mail', { onDead: { queue: 'alerts' } }).enqueue(1, { labels: both })
+        await (await claimOne(holdfast, 'mail')).dead(new Error('gone'))
+        await (await claimOne(holdfast, 'alerts')).dead(new Error('gone too'))
+        const [notice] = await allJobs(holdfast, { queue: 'pager' })
+        assert.deepEqual([notice?.state, notice?.labels], ['dead', both])
+      }),
+    )
+  })
+}
+
 /** Each test ends with a recount of the label rows. */
 function removed(inWorld: InWorld): void {
   describe('are gone with their job', () => {
     test(
-      'that is deleted or purged, in every state',
+      'that is deleted, alone or with others, in every state',
       inWorld(async ({ holdfast }) => {
         await oneOfEach(holdfast, 'mail')
         for (const { id, state } of await allJobs(holdfast, { queue: 'mail' }))
           if (state !== 'running') await holdfast.delete(id)
         await oneOfEach(holdfast, 'post')
-        await holdfast.purge('post', { states: ['held', 'scheduled', 'ready', 'done', 'dead', 'cancelled'] })
+        await holdfast.deleteAll({ queue: 'post' })
         assert.deepEqual(await allJobs(holdfast), [])
       }),
     )

@@ -163,7 +163,16 @@ class Load {
     const page = await client.jobs({ state: random.pick(['held', 'ready', 'scheduled', 'running', 'dead']), limit: 20 })
     if (page.jobs.length === 0) return
     const { id } = random.pick(page.jobs)
-    const how = random.weighted({ cancel: 1, delete: 1, requeue: 2, reprioritise: 1, reschedule: 1, wake: 1 })
+    const host = random.pick(hosts)
+    const how = random.weighted({
+      cancel: 1,
+      delete: 1,
+      requeue: 2,
+      reprioritise: 1,
+      reschedule: 1,
+      change: 2,
+      wake: 1,
+    })
     await allowed(
       {
         cancel: () => client.cancel(id),
@@ -171,6 +180,7 @@ class Load {
         requeue: () => client.requeue(id),
         reprioritise: () => client.reprioritise(id, random.below(10)),
         reschedule: () => client.reschedule(id, this.#clock.now() + random.below(10_000)),
+        change: () => client.change(id, { payload: { host }, limitKey: host }),
         wake: () => client.wake(id),
       }[how](),
     )

@@ -398,11 +398,11 @@ export function limitTests(inWorld: InWorld): void {
       )
 
       test(
-        'can be deleted, and purged with its queue',
+        'can be deleted, alone or with all held jobs',
         inWorld(async ({ holdfast }) => {
           await holdfast.delete(await heldJob(holdfast))
           await send(holdfast, 'a', 3)
-          assert.deepEqual(await holdfast.purge('mail', { states: ['held'] }), { deleted: 1 })
+          assert.equal((await holdfast.deleteAll({ queue: 'mail', state: 'held' })).changed, 1)
           assert.deepEqual(await oneByOne(holdfast), [1])
         }),
       )
@@ -568,7 +568,8 @@ const endings: readonly (readonly [string, (on: Ending) => Promise<unknown>])[] 
 const departures: readonly (readonly [string, (on: World & { readonly id: string }) => Promise<unknown>])[] = [
   ['cancelled', ({ holdfast, id }) => holdfast.cancel(id)],
   ['deleted', ({ holdfast, id }) => holdfast.delete(id)],
-  ['purged', ({ holdfast }) => holdfast.purge('mail', { states: ['ready'] })],
+  ['deleted with all ready jobs', ({ holdfast }) => holdfast.deleteAll({ queue: 'mail', state: 'ready' })],
+  ['cancelled with all ready jobs', ({ holdfast }) => holdfast.cancelAll({ queue: 'mail', state: 'ready' })],
   ['rescheduled', ({ holdfast, clock, id }) => holdfast.reschedule(id, clock.now() + minute - 1)],
   ['past its latest start', ({ holdfast, clock }) => passed(holdfast, clock, 2 * minute)],
 ]

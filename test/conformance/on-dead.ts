@@ -13,7 +13,7 @@ import type { InWorld, World } from './world.ts'
 const mail = defineQueue('mail', { onDead: { queue: 'alerts' } })
 const taken = '0190a5b0-0000-7000-8000-000000000001'
 
-const deaths: Readonly<Record<string, (lease: Lease, world: World) => Promise<unknown>>> = {
+export const deaths: Readonly<Record<string, (lease: Lease, world: World) => Promise<unknown>>> = {
   'a permanent error': (lease) => lease.dead(new Error('gone')),
   'the last failed attempt': (lease) => lease.retry(new Error('gone')),
   'expiry at the last attempt': async (_, { holdfast, clock }) => {

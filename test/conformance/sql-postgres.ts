@@ -166,6 +166,10 @@ export const postgresDialect: Dialect = {
     `delete from $schema.label where hash = hashtextextended('customer=c1', 0)`,
     `insert into $schema.label values (1, 1, '0190a5b0-0000-7000-8000-000000000001')`,
   ],
+  storeTables: (schema) => `
+    select c.relname as name from pg_class c where c.relkind = 'r' and c.relnamespace = '${schema}'::regnamespace`,
+  tableOf: (schema, name) => `${schema}."${name}"`,
+  keepKeys: ['limit_start', 'flush'], // starts that count for a rate; answers of calls, in case they are lost
   wrongLabelRows: (schema) => `
     select coalesce(l.seq, j.seq)::text as seq, l.seq is null as is_missing
       from ${schema}.label l

@@ -124,6 +124,9 @@ export const sqliteDialect: Dialect = {
     `delete from holdfast_label where name = 'customer' and value = 'c1'`,
     `insert into holdfast_label values ('customer', 'c1', 1000000)`,
   ],
+  storeTables: () => `select name from sqlite_schema where type = 'table' and name like 'holdfast~_%' escape '~'`,
+  tableOf: (_, name) => name,
+  keepKeys: ['holdfast_start'], // starts that count for a rate
   wrongLabelRows: () => `
     select seq, 0 as is_missing from holdfast_label l
      where not exists (select 1 from holdfast_job j join holdfast_labelled t on t.seq = j.seq, json_each(t.labels) e

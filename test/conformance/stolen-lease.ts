@@ -47,6 +47,14 @@ const situations: Readonly<Record<string, Situation>> = {
       return { ...lost, holder: await claimOne(await world.another(), 'mail', { worker: 'second' }) }
     },
   },
+  'after releaseWorker': {
+    leaves: 'ready',
+    async happen(world) {
+      const lost = await claimed(world)
+      assert.equal((await (await world.another()).releaseWorker('first')).released, 1)
+      return lost
+    },
+  },
   'after requeue of the dead job': { leaves: 'ready', happen: requeued },
   'after requeue of the dead job and re-lease': {
     leaves: 'running',

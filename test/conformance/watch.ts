@@ -77,7 +77,7 @@ function changeTests(inWorld: InWorld): void {
       await holdfast.requeueAll({ queue: 'mail' })
       await saw('ready')
       await mail.enqueue(3)
-      await holdfast.purge('mail')
+      await holdfast.deleteAll({ queue: 'mail' })
       await saw('ready', 'deleted', 'deleted', 'deleted')
     }),
   )
@@ -145,7 +145,7 @@ function filterTests(inWorld: InWorld): void {
       await (await claimOne(holdfast, 'mail')).done()
       await holdfast.queue('post').enqueue(1)
       await holdfast.queue('mail').enqueue(2)
-      await holdfast.purge('post')
+      await holdfast.deleteAll({ queue: 'post' })
       await holdfast.delete(id)
       assert.deepEqual((await next(queue, 2)).map(shown), ['post ready', 'post deleted'])
       assert.deepEqual((await next(states, 3)).map(shown), ['mail done', 'post deleted', 'mail deleted'])
@@ -329,7 +329,7 @@ function tableTests(inSql: InSqlWorld, changes: (schema: string) => string): voi
       const work = async () => {
         await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2, delay: '1m' }])
         await (await claimOne(holdfast, 'mail')).done()
-        await holdfast.purge('mail')
+        await holdfast.deleteAll({ queue: 'mail' })
       }
       await work()
       assert.equal(await kept(), 0)
@@ -374,7 +374,7 @@ function callerTests(inSql: InSqlWorld): void {
   )
 }
 
-async function begun(holdfast: Holdfast, filter: WatchFilter = {}): Promise<Watch> {
+export async function begun(holdfast: Holdfast, filter: WatchFilter = {}): Promise<Watch> {
   const watch = holdfast.watch(filter)
   await watch.begun
   return watch

@@ -58,6 +58,11 @@ export interface Dialect {
     ended(schema: string, id: string): string
     changes(schema: string): string
   }
+  /** A query of the names of the store's tables, and how such a name is written. */
+  storeTables(schema: string): string
+  tableOf(schema: string, name: string): string
+  /** Tables that keep limit keys for a while, whatever becomes of their jobs. */
+  readonly keepKeys: readonly string[]
   /** A query of label rows that no job has, and of labels of jobs that have no row. */
   wrongLabelRows(schema: string): string
   /** Statements that remove one row of each job with labels, and add one without a job. `$schema` is the store's schema. */

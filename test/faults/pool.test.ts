@@ -63,7 +63,7 @@ test('one connection is enough for every kind of call', async () => {
   await holdfast.queue('mail', { onDead: { queue: 'alerts' } }).enqueue('a')
   const [lease] = await holdfast.claim(['mail'])
   await lease?.dead(new Error('no'), { sql: [{ text: 'select 1' }], enqueue: [{ queue: 'new', payload: 1 }] })
-  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, 1)
+  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).changed, 1)
   const watch = holdfast.watch({ queue: 'mail' })
   const watching = watch[Symbol.asyncIterator]()
   const next = watching.next()
@@ -71,7 +71,7 @@ test('one connection is enough for every kind of call', async () => {
   await holdfast.cancel(lease?.job.id ?? '')
   assert.equal((await next).done, false)
   await watching.return?.()
-  await holdfast.purge('new')
+  await holdfast.deleteAll({ queue: 'new' })
   await recount(holdfast)
 })
 

@@ -91,7 +91,7 @@ async function setup(name: string) {
   const holdfast = await open(postgres({ url: proxy.url, answerTimeout: '300ms', listen: false }), { logger: false })
   await holdfast.queue('mail').enqueue(0) // opens a connection
   await (await holdfast.claim(['mail']))[0]?.done()
-  await holdfast.purge('mail')
+  await holdfast.deleteAll({ queue: 'mail' })
   /** Sessions of this database that ended because their client had gone. */
   const broken = async () => {
     const text = 'select coalesce(sum(sessions_abandoned), 0)::int as n from pg_stat_database where datname = $1'

@@ -5,7 +5,8 @@
 import { inspect, isDeepStrictEqual } from 'node:util'
 import { isHoldfastError, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import type { BatchSettings } from '../../src/job/batch.ts'
-import type { EffectSet, JobError, JobRecord, Limit, NewJob, QueueSettings } from '../../src/job/record.ts'
+import type { JobFilter } from '../../src/job/filter.ts'
+import type { EffectSet, JobError, JobRecord, KvWrite, Limit, NewJob, QueueSettings } from '../../src/job/record.ts'
 import { undefinedQueue } from '../../src/job/stored-definition.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
 import type {
@@ -17,21 +18,31 @@ import type {
   EnqueueRequest,
   ItemsQuery,
   JobsPage,
-  KvWrite,
   LeaseRef,
-  RequeueAllAnswer,
-  RequeueFilter,
+  SkipReason,
   Store,
   SweepReport,
 } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
 import type { ModelBatch } from './batch-model.ts'
-import { type ClaimParts, compare, isWaiting, type Model, type ModelJob, type Oracle } from './model.ts'
+import {
+  type BulkRequest,
+  type BulkSums,
+  bulkBy,
+  type ClaimParts,
+  compare,
+  isWaiting,
+  type Model,
+  type ModelJob,
+  type Oracle,
+  sortSkipped,
+} from './model.ts'
 import {
   type AlterSpec,
   type BatchPick,
   type EffectsSpec,
   type ExpectSpec,
+  type FilterSpec,
   type HoldPick,
   type JobPick,
   type JobSpec,
@@ -111,8 +122,8 @@ export function toCall(move: Move, scene: Scene): Call {
     case 'pause':
       return call({
         ...{ name: move.paused ? 'pause' : 'resume', request: move.queue },
-        ask: (store) => store.pause(move.queue, move.paused, 'ada'),
-        expect: (model) => model.pause(move.queue, move.paused, 'ada'),
+        ask: (store) => store.pause(move.queue, move.paused, 'ada', move.forMs === null ? null : { forMs: move.forMs }),
+        expect: (model) => model.pause(move.queue, move.paused, 'ada', move.forMs),
       })
     case 'enqueue': {
       const requests = move.requests.map((jobs) => ({ jobs: jobs.map((job) => toNewJob(job, scene)) }))
@@ -171,8 +182,8 @@ export function toCall(move: Move, scene: Scene): Call {
     case 'requeue': {
       const ids = move.jobs.map((job) => pickJob(job, scene))
       return call({
-        ...{ name: 'requeue', request: ids, ask: (store) => store.requeue(ids) },
-        expect: (model, oracle) => model.requeue(ids, oracle),
+        ...{ name: 'requeue', request: ids, ask: (store) => store.requeue(ids, 'ada') },
+        expect: (model, oracle) => model.requeue(ids, 'ada', oracle),
       })
     }
     case 'alter': {
@@ -183,27 +194,21 @@ export function toCall(move: Move, scene: Scene): Call {
         agrees: statesAgree,
       })
     }
-    case 'purge': {
-      const { queue, states } = move
+    case 'changeAll': {
+      const { now } = scene.model.state
+      const change =
+        move.change.as === 'reschedule' ? { as: 'reschedule' as const, runAt: now + move.change.inMs } : move.change
+      const request = { filter: toFilter(move.filter, scene), change, dryRun: move.dryRun }
       return call({
-        ...{ name: 'purge', request: { queue, states }, ask: (store) => store.purge({ queue, states }) },
-        expect: (model, oracle) => model.purge({ queue, states }, oracle),
-      })
-    }
-    case 'requeueAll': {
-      const request = { filter: toFilter(move, scene.model.state.now), dryRun: move.dryRun }
-      return call({
-        ...{ name: 'requeueAll', request, ask: (store) => store.requeueAll(request) },
-        expect: (model, oracle) => model.requeueAll(request, oracle),
-        agrees: (expected, answer) =>
-          answer.requeued === expected.requeued &&
-          isDeepStrictEqual(sortById(answer.skipped), sortById(expected.skipped)),
+        ...{ name: `${change.as}All`, request, ask: (store) => inOnePass(store, request) },
+        expect: (model, oracle) => model.changeAll(request, oracle),
+        agrees: sumsAgree,
       })
     }
     case 'kv': {
       const writes = move.writes.map((spec) => toKvWrite(spec, scene.model))
       return call({
-        ...{ name: 'kvWrite', request: writes, ask: (store) => store.kvWrite(writes) },
+        ...{ name: 'kvWrite', request: writes, ask: async (store) => Promise.all(await store.kvWrite(writes)) },
         expect: (model) => writes.map((write) => model.kv.write(write)),
         agrees: (expected, answers, model) =>
           answers.length === writes.length &&
@@ -342,7 +347,10 @@ export function kvGetCall(key: string): Call {
 
 function toAlteration({ job, ...spec }: AlterSpec, scene: Scene): AlterRequest {
   const id = pickJob(job, scene)
-  return spec.as === 'reschedule' ? { as: spec.as, id, runAt: scene.model.state.now + spec.inMs } : { ...spec, id }
+  if (spec.as === 'reschedule') return { as: spec.as, id, runAt: scene.model.state.now + spec.inMs, by: 'ada' }
+  if (spec.as === 'reprioritise') return { ...spec, id, by: 'ada' }
+  if (spec.as === 'change') return { as: spec.as, id, by: 'ada', ...spec.parts }
+  return { ...spec, id }
 }
 
 /** Job by job, if none is refused: a dedup key may be released in between. */
@@ -459,14 +467,14 @@ function kindsOf(answer: unknown): string[] {
   return Object.entries(answer).flatMap(([key, part]) => {
     if (key === 'state' || key === 'status') return [String(part)]
     if (key === 'failed') return ['failed', ...kindsOf(part)]
-    if (key === 'skipped') return part.length > 0 ? ['skipped'] : []
+    if (key === 'skipped') return part.map(([reason]: readonly string[]) => `skipped ${reason}`)
     if (key === 'enqueued') return kindsOf(part).map((kind) => `follow-up ${kind}`)
     if (typeof part === 'number') return sweepParts.includes(key) && part > 0 ? [key] : []
     return typeof part === 'boolean' ? [part ? key : `not ${key}`] : []
   })
 }
 
-const sweepParts = ['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'requeued', 'deleted']
+const sweepParts = ['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'changed', 'requested']
 
 /** In small sweeps, the order in which limit keys are reviewed, delays corrected and rows pruned is the store's choice. */
 function needsLarge(model: Model, max: number): boolean {
@@ -567,6 +575,7 @@ function toSettlement(spec: SettleSpec, scene: Scene): Settlement {
         delayMs: spec.delayMs,
         ending: spec.ending,
         costs: spec.costs,
+        ifDead: spec.ifDead ? toEffects(spec.ifDead, scene) : null,
       }
     case 'dead':
       return { as: 'dead', error: { message: spec.error }, effects, costs: spec.costs }
@@ -579,21 +588,68 @@ function toSettlement(spec: SettleSpec, scene: Scene): Settlement {
   }
 }
 
-/** Never empty: the contract leaves that to the caller to refuse. */
-function toFilter(move: Extract<Move, { do: 'requeueAll' }>, now: number): RequeueFilter {
-  const { queue, sinceIn, beforeIn, error } = move
+function toFilter(spec: FilterSpec, scene: Scene): JobFilter {
+  const { queue, jobs, states, limitKey, labels, sinceIn, beforeIn, error } = spec
+  const { now } = scene.model.state
+  const ended = {
+    ...(sinceIn !== null && { since: now + sinceIn }),
+    ...(beforeIn !== null && { before: now + beforeIn }),
+  }
   return {
-    ...(queue !== null && { queue }),
-    ...(sinceIn !== null && { diedSince: now + sinceIn }),
-    ...(beforeIn !== null && { diedBefore: now + beforeIn }),
-    error: error ?? '',
+    states,
+    ...(queue !== null && { queues: [queue] }),
+    ...(jobs !== null && { ids: [...new Set(jobs.map((job) => pickJob(job, scene)))] }),
+    ...(limitKey !== null && { limitKey }),
+    ...(labels !== null && { labels }),
+    ...(Object.keys(ended).length > 0 && { ended }),
+    ...(error !== null && { error }),
   }
 }
 
+/** A skipped job that the store has counted and not named. */
+const unnamed = '?'
+
+function sumsAgree(expected: BulkSums, answer: BulkSums): boolean {
+  const named = ({ skipped }: BulkSums) => skipped.filter(([, id]) => id !== unnamed).map((each) => each.join(' '))
+  const known = new Set(named(expected))
+  const reasons = ({ skipped }: BulkSums) => skipped.map(([reason]) => reason).sort()
+  return (
+    answer.changed === expected.changed &&
+    answer.requested === expected.requested &&
+    isDeepStrictEqual(reasons(answer), reasons(expected)) &&
+    named(answer).every((each) => known.has(each))
+  )
+}
+
+/** All steps, and what they add up to. In a dry run the first job that is found with a dedup key takes it. */
+async function inOnePass(store: Store, request: BulkRequest): Promise<BulkSums> {
+  const sums = { changed: 0, requested: 0 }
+  const skipped: (readonly [SkipReason, string])[] = []
+  const keys = new Set<string>()
+  let mark: { readonly after: string | null; readonly until: string | null } = { after: null, until: null }
+  do {
+    const step = await store.changeAll({ ...request, ...mark, by: bulkBy })
+    sums.changed += step.changed
+    sums.requested += step.requested
+    for (const { reason, ids, count } of step.skipped) {
+      for (let n = 0; n < count; n++) skipped.push([reason, ids[n] ?? unnamed])
+    }
+    for (const { id, key } of step.keyed) {
+      if (keys.has(key)) skipped.push(['dedupKeyHeld', id])
+      else sums.changed += 1
+      keys.add(key)
+    }
+    mark = { after: step.next, until: step.until }
+  } while (mark.after !== null)
+  return { ...sums, skipped: sortSkipped(skipped) }
+}
+
 function toKvWrite(spec: KvSpec, { kv }: Model): KvWrite {
-  if (spec.as !== 'compareAndSet') return spec
+  if (spec.as === 'put' || spec.as === 'delete') return spec
+  const version = expectedVersion(spec, kv)
+  if (spec.as === 'compareAndDelete') return { as: spec.as, key: spec.key, version: version ?? neverVersion }
   const { expect, ...put } = spec
-  return { ...put, version: expectedVersion(spec, kv) }
+  return { ...put, version }
 }
 
 function expectedVersion(
@@ -658,10 +714,6 @@ const wordedByStore = ['Overdue', 'EffectFailed']
 function plainError({ noticeDropped, ...known }: JobError): unknown {
   const error = { ...known, ...(noticeDropped !== undefined && { noticeDropped: true }) }
   return wordedByStore.includes(error.name ?? '') ? { name: error.name } : error
-}
-
-function sortById(skipped: RequeueAllAnswer['skipped']) {
-  return skipped.toSorted((a, b) => compare(`${a.id} ${a.heldBy}`, `${b.id} ${b.heldBy}`))
 }
 
 /** By id. Jobs with the same id are ordered by everything that can be read of them. */

@@ -3,14 +3,18 @@
 // the first bugs found here needed one id, one key and many deaths, and did not show in 600 even runs.
 
 import fc from 'fast-check'
-import type { Annotations, Costs } from '../../src/job/record.ts'
+import type { Labels } from '../../src/job/labels.ts'
+import type { Annotations, Costs, JobState } from '../../src/job/record.ts'
 import type { BatchAction } from '../../src/store/store.ts'
 import {
   type AlterSpec,
+  anyFilter,
   type BatchPick,
+  type BulkSpec,
   batchKeys,
   dedupKeys,
   type EffectsSpec,
+  type FilterSpec,
   givenIds,
   type HoldPick,
   idempotencyKeys,
@@ -77,9 +81,8 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
       progress: factor,
       cancel: factor,
       requeue: factor,
-      requeueAll: factor,
       alter: factor,
-      purge: factor,
+      changeAll: factor,
     },
     ...{ define: factor, pause: factor, kv: factor, advance: factor, read: factor, accept: factor },
     ...{ openBatch: fc.constant(1), addItems: fc.constant(1), control: fc.constantFrom(1, 2), items: fc.constant(1) },
@@ -112,9 +115,8 @@ function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
     { weight: 2 * factors.progress, arbitrary: moves.progress(3) },
     { weight: 3 * factors.cancel, arbitrary: moves.cancel(byHand) },
     { weight: 3 * factors.requeue, arbitrary: moves.requeue(byHand) },
-    { weight: 3 * factors.requeueAll, arbitrary: moves.requeueAll },
     { weight: 4 * factors.alter, arbitrary: moves.alter(byHand) },
-    { weight: 1 * factors.purge, arbitrary: moves.purge },
+    { weight: 6 * factors.changeAll, arbitrary: moves.changeAll(byHand) },
     { weight: isLimited ? 4 : 2 * factors.define, arbitrary: moves.define },
     { weight: 2 * factors.pause, arbitrary: moves.pause },
     { weight: 3 * factors.kv, arbitrary: moves.kv(3) },
@@ -229,6 +231,7 @@ function movesOf(swarm: Swarm) {
       delayMs: fc.constantFrom(0, 1_000, 5_000),
       ending: fc.constantFrom('failed' as const, 'timeout' as const, 'crashed' as const),
       costs: cost,
+      ifDead: effects,
     }),
     {
       weight: swarm.deaths,
@@ -250,6 +253,7 @@ function movesOf(swarm: Swarm) {
     put.map((spec) => ({ as: 'put' as const, ...spec })),
     fc.record({ as: fc.constant('delete' as const), key: fc.constantFrom(...kvKeys) }),
     fc.tuple(put, expected).map(([spec, expect]) => ({ as: 'compareAndSet' as const, expect, ...spec })),
+    fc.record({ as: fc.constant('compareAndDelete' as const), expect: expected, key: fc.constantFrom(...kvKeys) }),
   )
 
   const enqueue = (max: number): fc.Arbitrary<Move> =>
@@ -302,16 +306,10 @@ function movesOf(swarm: Swarm) {
   const requeue = (max: number): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('requeue' as const), jobs: few(jobOf('dead', 'ended', 'any', 'unknown'), max) })
 
-  const requeueAll: fc.Arbitrary<Move> = fc.record({
-    do: fc.constant('requeueAll' as const),
-    queue: rarely(3, queue),
-    sinceIn: rarely(5, fc.constantFrom(-5_000, 0)),
-    beforeIn: rarely(5, fc.constantFrom(0, 1, -2_000)),
-    error: rarely(5, fc.constantFrom('boom', 'lease')),
-    dryRun: fc.boolean(),
+  const pause: fc.Arbitrary<Move> = fc.record({
+    ...{ do: fc.constant('pause' as const), queue, paused: fc.boolean() },
+    forMs: rarely(2, fc.constantFrom(1, 2_000, 20_000)),
   })
-
-  const pause: fc.Arbitrary<Move> = fc.record({ do: fc.constant('pause' as const), queue, paused: fc.boolean() })
   const kv = (max: number): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('kv' as const), writes: few(kvWrite, max) })
 
@@ -366,11 +364,11 @@ function movesOf(swarm: Swarm) {
     ),
   })
 
-  const brisk = { delayMs: 0, runIn: null, startIn: null, dedup: null, maxAttempts: 1 }
-  /** Most items may start at once, so that batches finish. */
+  const brisk = { delayMs: 0, runIn: null, startIn: null, maxAttempts: 1 }
+  /** Most items may start at once, so that batches finish. They keep dedup keys that replace, which would else be rare. */
   const item: fc.Arbitrary<JobSpec> = fc
     .tuple(job, mostly(true, true, false))
-    .map(([spec, isBrisk]) => (isBrisk ? { ...spec, ...brisk } : spec))
+    .map(([spec, isBrisk]) => (isBrisk ? { ...spec, ...brisk, dedup: spec.dedup?.replace ? spec.dedup : null } : spec))
 
   const addItems: fc.Arbitrary<Move> = fc.record({
     do: fc.constant('addItems' as const),
@@ -404,17 +402,73 @@ function movesOf(swarm: Swarm) {
     fc.record({ ...meant, as: fc.constant('wake' as const), data: fc.constantFrom(null, '{"woken":1}', '"é"') }),
     fc.record({ ...meant, as: fc.constant('reschedule' as const), inMs: fc.constantFrom(0, 1, 5_000, -1_000) }),
     fc.record({ ...meant, as: fc.constant('reprioritise' as const), priority: fc.constantFrom(0, 5, 9) }),
+    fc.record({
+      ...{ ...meant, as: fc.constant('change' as const) },
+      parts: fc.record(
+        {
+          payload: fc.constantFrom('{"changed":1}', '"é"'),
+          attempts: fc.constantFrom(1, 2, 7),
+          headers: fc.constantFrom('{}', '{"changed":"1"}'),
+          labels: fc.constantFrom(null, '{"customer":"c2"}'),
+          limitKey: swarm.isLimited
+            ? fc.constantFrom(null, limitKeys[0], swarm.isRated ? limitKeys[0] : limitKeys[1])
+            : fc.constant(null),
+        },
+        { requiredKeys: [] },
+      ),
+    }),
     fc.record({ ...meant, as: fc.constant('delete' as const) }),
   )
   const alter = (max: number): fc.Arbitrary<Move> =>
     fc.record({ do: fc.constant('alter' as const), alterations: few(alteration, max) })
 
-  const states = ['held', 'scheduled', 'ready', 'done', 'dead', 'cancelled'] as const
-  const purge: fc.Arbitrary<Move> = fc.record({
-    do: fc.constant('purge' as const),
-    queue,
-    states: fc.subarray([...states], { minLength: 1 }),
-  })
+  const waiting = ['scheduled', 'held', 'ready'] as const
+  const ended = ['dead', 'cancelled', 'done'] as const
+  const filterOf = (states: readonly JobState[]): fc.Arbitrary<FilterSpec> =>
+    fc.record({
+      states: fc.subarray([...states], { minLength: 1 }),
+      queue: rarely(3, queue),
+      jobs: fc.constant(null),
+      limitKey: rarely(8, fc.constantFrom(...limitKeys)),
+      labels: rarely(8, fc.constantFrom<Labels>({ customer: 'c1' }, { customer: 'c2' })),
+      ...{ sinceIn: fc.constant(null), beforeIn: fc.constant(null), error: fc.constant(null) },
+    })
+  const endedFilter: fc.Arbitrary<FilterSpec> = fc
+    .tuple(
+      filterOf(ended),
+      fc.record({
+        states: fc.oneof(fc.constant<JobState[]>(['dead']), fc.subarray([...ended], { minLength: 1 })),
+        sinceIn: rarely(5, fc.constantFrom(-5_000, 0)),
+        beforeIn: rarely(5, fc.constantFrom(0, 1, -2_000)),
+        error: rarely(5, fc.constantFrom('boom', 'lease')),
+      }),
+    )
+    .map(([filter, more]) => ({ ...filter, ...more }))
+  /** Where changes come one by one, or admit jobs, they are of few jobs in a known order. */
+  const liveFilter = (states: readonly JobState[], max: number): fc.Arbitrary<FilterSpec> => {
+    const byId = few(jobOf('waiting', 'running', 'any', 'unknown'), max).map((jobs) => ({ ...anyFilter, states, jobs }))
+    return swarm.isLimited || swarm.hasBatches ? byId : fc.oneof(byId, filterOf(states))
+  }
+  const changeAll = (max: number): fc.Arbitrary<Move> => {
+    const of = (change: fc.Arbitrary<BulkSpec>, filter: fc.Arbitrary<FilterSpec>): fc.Arbitrary<Move> =>
+      fc.record({ do: fc.constant('changeAll' as const), change, filter, dryRun: mostly(false, true) })
+    const plainly = (as: 'cancel' | 'requeue' | 'delete') => fc.constant({ as })
+    const inMs = fc.constantFrom(0, 1, 5_000, -1_000)
+    const priority = fc.constantFrom(0, 5, 9)
+    return fc.oneof(
+      { weight: 6, arbitrary: of(plainly('requeue'), endedFilter) },
+      { weight: 2, arbitrary: of(plainly('delete'), filterOf([...waiting, 'running', ...ended])) },
+      { weight: 3, arbitrary: of(plainly('cancel'), liveFilter([...waiting, 'running'], max)) },
+      {
+        weight: 2,
+        arbitrary: of(fc.record({ as: fc.constant('reschedule' as const), inMs }), liveFilter(waiting, max)),
+      },
+      {
+        weight: 2,
+        arbitrary: of(fc.record({ as: fc.constant('reprioritise' as const), priority }), liveFilter(waiting, max)),
+      },
+    )
+  }
 
   const read: fc.Arbitrary<Move> = fc.record({
     do: fc.constant('read' as const),
@@ -452,9 +506,8 @@ function movesOf(swarm: Swarm) {
     sweep,
     cancel,
     requeue,
-    requeueAll,
     alter,
-    purge,
+    changeAll,
     define,
     pause,
     kv,

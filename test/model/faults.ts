@@ -54,6 +54,19 @@ export const faults: Readonly<Record<string, Break>> = {
     }
   },
 
+  'a change that leaves the limit key as it is': (store) => ({
+    alter: (requests) =>
+      store.alter(
+        requests.map((request) => {
+          if (request.as !== 'change') return request
+          const { limitKey: _, ...rest } = request
+          return rest
+        }),
+      ),
+  }),
+
+  'a requeue that forgets the name of its caller': (store) => ({ requeue: (ids) => store.requeue(ids) }),
+
   'a renew that hides a requested cancel': (store) => ({
     renew: async (requests) => {
       const answers = await store.renew(requests)
@@ -173,7 +186,18 @@ export const faults: Readonly<Record<string, Break>> = {
   }),
 
   'a dry run that is not dry': (store) => ({
-    requeueAll: ({ filter }) => store.requeueAll({ filter, dryRun: false }),
+    changeAll: (request) => store.changeAll({ ...request, dryRun: false }),
+  }),
+
+  'a change of many jobs that ignores a condition': (store) => ({
+    changeAll: ({ filter: { error: _, ...filter }, ...request }) => store.changeAll({ ...request, filter }),
+  }),
+
+  'a cancel of many jobs that leaves running jobs alone': (store) => ({
+    changeAll: ({ filter, ...request }) => {
+      const states = filter.states?.filter((state) => request.change.as !== 'cancel' || state !== 'running') ?? []
+      return store.changeAll({ ...request, filter: { ...filter, states } })
+    },
   }),
 
   'an advance that moves the cursor and loses its jobs': (store) => ({

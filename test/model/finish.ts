@@ -6,7 +6,7 @@
 import assert from 'node:assert/strict'
 import type { Store, SweepReport } from '../../src/store/store.ts'
 import { contentsDiffer, observe } from './observe.ts'
-import { dedupKeys, givenIds, idempotencyKeys, type JobSpec, payloads, queueNames } from './steps.ts'
+import { anyFilter, dedupKeys, givenIds, idempotencyKeys, type JobSpec, payloads, queueNames } from './steps.ts'
 import type { World } from './world.ts'
 
 const claimsMax = 1_000
@@ -14,7 +14,8 @@ const claimsMax = 1_000
 export async function finish(world: World, store: Store): Promise<void> {
   await world.compare()
   await drain(world)
-  await world.make({ do: 'requeueAll', queue: null, sinceIn: null, beforeIn: null, error: null, dryRun: true })
+  const states = ['dead', 'cancelled', 'done'] as const
+  await world.make({ do: 'changeAll', change: { as: 'requeue' }, filter: { ...anyFilter, states }, dryRun: true })
   for (const queue of queueNames) await probe(world, queue)
   await world.compare()
   await world.make({ do: 'pass', ms: 45_000 })
@@ -29,7 +30,7 @@ export async function finish(world: World, store: Store): Promise<void> {
 
 /** Claims every ready job, in the order of the model. */
 async function drain(world: World): Promise<void> {
-  for (const queue of queueNames) await world.make({ do: 'pause', queue, paused: false })
+  for (const queue of queueNames) await world.make({ do: 'pause', queue, paused: false, forMs: null })
   for (const nth of world.model.state.batches.batches.keys()) {
     await world.make({ do: 'control', batch: { among: 'any', nth }, as: 'resume', by: null })
   }

@@ -2,7 +2,8 @@
 // the store's version of a write when it first sees it.
 
 import { isRefused } from '../../src/errors.ts'
-import type { KvAnswer, KvEntry, KvWrite } from '../../src/store/store.ts'
+import type { KvWrite } from '../../src/job/record.ts'
+import type { KvAnswer, KvEntry } from '../../src/store/store.ts'
 
 interface ModelEntry {
   readonly key: string
@@ -48,11 +49,12 @@ export class KvModel {
   write(write: KvWrite): ModelKvAnswer {
     const { key } = write
     const standing = this.get(key)
-    if (write.as === 'compareAndSet' && this.versionOf(standing) !== write.version) {
+    if ('version' in write && this.versionOf(standing) !== write.version) {
       return { applied: false, write: standing?.write ?? null }
     }
     this.#state.entries = this.#state.entries.filter((entry) => entry.key !== key)
-    if (write.as === 'delete') return { applied: standing !== undefined, write: null }
+    if (write.as === 'delete' || write.as === 'compareAndDelete')
+      return { applied: standing !== undefined, write: null }
     this.#state.tick += 1
     const expiresAt = write.ttlMs === null ? null : this.#now + write.ttlMs
     this.#state.entries.push({ key, value: write.value, write: this.#state.tick, expiresAt, ttlMs: write.ttlMs })

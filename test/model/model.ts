@@ -28,10 +28,12 @@ import { isDeepStrictEqual } from 'node:util'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import { type BatchRecord, type BatchSettings, type Completion, completionJob } from '../../src/job/batch.ts'
 import { bounds, defaults } from '../../src/job/bounds.ts'
+import { type JobFilter, matches } from '../../src/job/filter.ts'
 import { decodeLabels, encodeLabels } from '../../src/job/labels.ts'
 import { isLowered } from '../../src/job/limits.ts'
 import type {
   Annotations,
+  ChangeByHand,
   Costs,
   EffectSet,
   EndState,
@@ -42,7 +44,7 @@ import type {
   NewJob,
   QueueSettings,
 } from '../../src/job/record.ts'
-import { encodeWake } from '../../src/job/stored.ts'
+import { encodeWake, replaceHeaders } from '../../src/job/stored.ts'
 import { changesOf, redefined, type StoredDefinition, undefinedQueue } from '../../src/job/stored-definition.ts'
 import {
   type DeathNotice,
@@ -57,8 +59,11 @@ import type {
   AdvanceRequest,
   AlterAnswer,
   AlterRequest,
+  BulkChange,
   CancelAnswer,
   CancelRequest,
+  ChangeAllRequest,
+  ChangeRequest,
   ClaimedJob,
   ClaimRequest,
   ControlBatchRequest,
@@ -73,16 +78,13 @@ import type {
   OpenedBatch,
   ProgressAnswer,
   ProgressRequest,
-  PurgeAnswer,
-  PurgeRequest,
   QueueStats,
   RenewAnswer,
   RenewRequest,
-  RequeueAllAnswer,
-  RequeueAllRequest,
   RequeueAnswer,
   SettleAnswer,
   SettleRequest,
+  SkipReason,
   SweepReport,
 } from '../../src/store/store.ts'
 import { type BatchesState, BatchModel, type ModelBatch } from './batch-model.ts'
@@ -179,6 +181,8 @@ interface Paused {
   readonly queue: string
   readonly at: number
   readonly by: string | null
+  readonly until: number | null
+  readonly forMs: number | null
 }
 
 interface LimitName {
@@ -190,6 +194,9 @@ export const jobStates: readonly JobState[] = ['held', 'scheduled', 'ready', 'ru
 
 /** The model knows only SQL that fails. */
 const badSql = 'INVALID_OPTION'
+
+/** The name that every change of many jobs gives. */
+export const bulkBy = 'bob'
 
 export class Model {
   state: ModelState
@@ -290,11 +297,22 @@ export class Model {
     return this.state.settings.find(({ name }) => name === queue)
   }
 
-  pause(queue: string, paused: boolean, by: string | null): void {
+  /** A second pause sets its own end, or none. */
+  pause(queue: string, paused: boolean, by: string | null, forMs: number | null = null): void {
+    const { now } = this.state
     this.#addQueue(queue)
     const before = this.#pauseOf(queue)
+    const until = forMs === null ? null : now + forMs
     this.state.paused = this.state.paused.filter((each) => each !== before)
-    if (paused) this.state.paused.push(before ?? { queue, at: this.state.now, by })
+    if (paused) this.state.paused.push({ ...(before ?? { queue, at: now, by }), until, forMs })
+  }
+
+  /** A pause ends when its time is over. If the clock was set back, it lasts no longer than its length. */
+  #endPauses(): void {
+    const { now } = this.state
+    this.state.paused = this.state.paused
+      .filter(({ until }) => until === null || until > now)
+      .map((each) => (each.forMs === null ? each : { ...each, until: Math.min(each.until ?? now, now + each.forMs) }))
   }
 
   #pauseOf(name: string): Paused | undefined {
@@ -382,6 +400,7 @@ export class Model {
         limitKey,
         batch,
         history: [],
+        changes: [],
       },
       ...{ dedupKey: dedup?.key ?? null, idempotencyKey: idempotency?.key ?? null },
       ...{
@@ -693,7 +712,7 @@ export class Model {
     else if (as === 'pause') this.#pauseBatch(batch, by)
     else if (as === 'resume') this.batches.resume(batch)
     else if (as === 'cancel') this.#cancelBatch(batch, { by, reason })
-    else if (as === 'retryFailed') this.#retryFailed(batch)
+    else if (as === 'retryFailed') this.#retryFailed(batch, by)
     else this.#deleteBatch(batch)
   }
 
@@ -719,9 +738,9 @@ export class Model {
   }
 
   /** An item whose id or dedup key another job has by now stays dead. */
-  #retryFailed(batch: ModelBatch): void {
+  #retryFailed(batch: ModelBatch, by: string | null): void {
     for (const job of this.itemsOf(batch.id)) {
-      if (job.state === 'dead' && this.#heldBy(job) === undefined) this.#requeueJob(job)
+      if (job.state === 'dead' && this.#heldBy(job) === undefined) this.#requeueJob(job, by)
     }
   }
 
@@ -983,9 +1002,10 @@ export class Model {
     if (!this.#held(request)) return 'lost'
     const answer = this.#atomically(() => this.#settleHeld(request, settlement, oracle))
     if (!isRefused(answer)) return answer
-    const error = effectError(answer)
+    const error = effectError(answer, 'error' in settlement ? settlement.error : null)
     const costs = annotationsOf(settlement)?.costs ?? null
-    const failure = { as: 'retry', error, delayMs: retryDelayMs, ending: 'failed', costs } as const
+    const ending = settlement.as === 'retry' ? settlement.ending : 'failed'
+    const failure = { as: 'retry', error, delayMs: retryDelayMs, ending, costs } as const
     const failed = this.#atomically(() => this.#settleHeld(request, failure, oracle))
     if (!isRefused(failed)) return { failed: answer, state: failed.state }
     // The effects of a requested cancel fail: the job is cancelled all the same, without them.
@@ -998,8 +1018,9 @@ export class Model {
     const job = this.#held(request) as ModelJob
     const verdict = settled(job, settlement, this.state.now)
     const isPutOff = verdict.to === 'scheduled' || verdict.to === 'ready'
-    const isMeant = settlement.as !== 'snooze' || isPutOff
-    const staged = 'effects' in settlement && settlement.effects && isMeant ? [settlement.effects] : []
+    const isMeant = settlement.as === 'snooze' ? isPutOff : settlement.as !== 'retry' || verdict.to === 'dead'
+    const stated = settlement.as === 'retry' ? settlement.ifDead : 'effects' in settlement ? settlement.effects : null
+    const staged = stated && isMeant ? [stated] : []
     const effects = [...staged, ...(verdict.to === 'cancelled' ? job.cancelEffects : [])]
     this.#applyVerdict(job, verdict, oracle, settlement)
     const { state } = job
@@ -1075,7 +1096,7 @@ export class Model {
     this.#enqueueOne({
       ...{ id: oracle.noticeId(notice), idGiven: false, queue, payload: JSON.stringify(notice), headers: null },
       ...{ priority: null, maxAttempts: null, timeoutMs: null, delayMs: 0, runAt: null },
-      ...{ startBefore: null, dedup: null, idempotency: null },
+      ...{ startBefore: null, dedup: null, idempotency: null, labels: encodeLabels(job.labels) },
     })
   }
 
@@ -1135,6 +1156,7 @@ export class Model {
       .filter((job) => !leaves(job))
       .slice(0, max)
     for (const job of due) this.#wait(job, now, false)
+    this.#endPauses()
     yield
     settlePart()
     this.#review()
@@ -1259,7 +1281,8 @@ export class Model {
       const deadline = job.startBefore !== null && !job.started ? [job.startBefore] : []
       return job.state === 'scheduled' ? [job.runAt, ...deadline] : deadline
     })
-    const all = [...times, ...this.#nextStarts()]
+    const pauses = this.state.paused.flatMap(({ until }) => until ?? [])
+    const all = [...times, ...pauses, ...this.#nextStarts()]
     return all.length > 0 ? Math.min(...all) : null
   }
 
@@ -1295,18 +1318,43 @@ export class Model {
       if (request.as === 'delete') return this.#delete(job)
       if (request.as === 'wake') return this.#wake(job, request.data)
       if (!isWaiting(job)) return no('INVALID_STATE')
-      if (request.as === 'reschedule' && !job.started && job.startBefore !== null && job.startBefore <= request.runAt) {
-        return no('INVALID_OPTION')
-      }
-      if (request.as === 'reschedule') this.#wait(job, Math.max(request.runAt, this.state.now), false)
-      else if (request.priority !== job.priority) {
-        const { delayMs } = job
-        job.priority = request.priority
-        this.#wait(job, job.state === 'scheduled' ? Math.max(job.runAt, this.state.now) : this.state.now, false)
-        if (job.state === 'scheduled') job.delayMs = delayMs
-      }
+      if (request.as === 'reschedule' && isTooLate(job, request.runAt)) return no('INVALID_OPTION')
+      if (request.as === 'change') return this.#change(job, request)
+      const { by } = request
+      if (request.as === 'reschedule') {
+        this.#record(job, { as: 'rescheduled', by })
+        this.#wait(job, Math.max(request.runAt, this.state.now), false)
+      } else if (request.priority !== job.priority) this.#reprioritise(job, request.priority, by)
       return { state: job.state }
     })
+  }
+
+  #reprioritise(job: ModelJob, priority: number, by: string | null): void {
+    this.#record(job, { as: 'reprioritised', by })
+    const { delayMs } = job
+    job.priority = priority
+    this.#wait(job, job.state === 'scheduled' ? Math.max(job.runAt, this.state.now) : this.state.now, false)
+    if (job.state === 'scheduled') job.delayMs = delayMs
+  }
+
+  /** No queue of the model finds keys or labels in payloads. */
+  #change(job: ModelJob, request: ChangeRequest): AlterAnswer {
+    const { payload = job.payload, attempts = job.maxAttempts, limitKey = job.limitKey, headers, labels } = request
+    if (request.attempts !== undefined && attempts <= job.attempts) return no('INVALID_OPTION')
+    const parts = ['payload', 'attempts', 'headers', 'labels', 'limitKey'] as const
+    const what = parts.filter((part) => request[part] !== undefined)
+    this.#record(job, { as: 'changed', by: request.by, what })
+    Object.assign(job, { payload, maxAttempts: attempts })
+    if (headers !== undefined) job.headers = replaceHeaders(job.headers, headers)
+    if (labels !== undefined) job.labels = decodeLabels(labels)
+    if (limitKey === job.limitKey) return { state: job.state }
+    if (job.state === 'scheduled') job.limitKey = limitKey
+    else this.#wait(job, this.state.now, false, limitKey)
+    return { state: job.state }
+  }
+
+  #record(job: ModelJob, change: Omit<ChangeByHand, 'at'>): void {
+    job.changes = [...job.changes, { ...change, at: this.state.now }].slice(-bounds.jobChangesKept)
   }
 
   #wake(job: ModelJob, data: string | null): AlterAnswer {
@@ -1324,11 +1372,6 @@ export class Model {
     return { state }
   }
 
-  purge({ queue, states }: PurgeRequest, oracle: Oracle): PurgeAnswer {
-    const isMeant = (job: ModelJob) => job.queue === queue && (states as readonly string[]).includes(job.state)
-    return this.#endCall({ deleted: this.#forget(isMeant) }, oracle)
-  }
-
   #forget(isMeant: (job: ModelJob) => boolean): number {
     const gone = [...this.state.live, ...this.state.ended].filter(isMeant)
     this.state.live = this.state.live.filter((job) => !gone.includes(job))
@@ -1343,38 +1386,84 @@ export class Model {
     return gone.length
   }
 
-  requeue(ids: readonly string[], oracle: Oracle): RequeueAnswer[] {
-    return this.#endCall(this.#requeueEach(ids), oracle)
+  requeue(ids: readonly string[], by: string | null, oracle: Oracle): RequeueAnswer[] {
+    return this.#endCall(this.#requeueEach(ids, by), oracle)
   }
 
-  #requeueEach(ids: readonly string[]): RequeueAnswer[] {
+  #requeueEach(ids: readonly string[], by: string | null): RequeueAnswer[] {
     return ids.map((id) => {
       const job = this.find(id)
       if (!job) return no('JOB_NOT_FOUND')
-      if (job.state !== 'dead' || this.batches.find(job.batch)?.isCancelled) return no('INVALID_STATE')
+      if (job.finishedAt === null || this.batches.find(job.batch)?.isCancelled) return no('INVALID_STATE')
       const heldBy = this.#heldBy(job)
       if (heldBy !== undefined) return no('INVALID_STATE', { heldBy })
-      this.#requeueJob(job)
+      this.#requeueJob(job, by)
       return { id }
     })
   }
 
-  requeueAll({ filter, dryRun }: RequeueAllRequest, oracle: Oracle): RequeueAllAnswer {
-    if (dryRun) return this.clone().requeueAll({ filter, dryRun: false }, oracle)
-    const { queue, diedSince = 0, diedBefore = Number.POSITIVE_INFINITY, error = '' } = filter
-    const skipped: { id: string; heldBy: string }[] = []
-    let requeued = 0
-    for (const job of this.#newestFirst()) {
-      if (job.state !== 'dead' || (queue !== undefined && job.queue !== queue)) continue
-      if ((job.finishedAt ?? 0) < diedSince || (job.finishedAt ?? 0) >= diedBefore) continue
-      if (!(job.error?.message ?? '').includes(error)) continue
-      const heldBy = this.#namesakeOf(job) ?? this.#cancelledBatchOf(job) ?? this.#keyHolder(job)
-      if (heldBy === undefined) {
-        this.#requeueJob(job)
-        requeued += 1
-      } else skipped.push({ id: job.id, heldBy })
+  /** One pass over all jobs that match. */
+  changeAll({ filter, change, dryRun }: BulkRequest, oracle: Oracle): BulkSums {
+    if (dryRun) return this.clone().changeAll({ filter, change, dryRun: false }, oracle)
+    const sums = { changed: 0, requested: 0 }
+    const skipped: (readonly [SkipReason, string])[] = []
+    for (const job of this.#inWalkOrder(filter)) {
+      const done = this.#changeOne(job, change)
+      if (done === 'requested') sums.requested += 1
+      if (done === 'requested' || done === 'changed') sums.changed += 1
+      else if (done !== 'left') skipped.push([done, job.id])
     }
-    return this.#endCall({ requeued, skipped }, oracle)
+    return this.#endCall({ ...sums, skipped: sortSkipped(skipped) }, oracle)
+  }
+
+  #changeOne(job: ModelJob, change: BulkChange): 'changed' | 'requested' | 'left' | SkipReason {
+    const { now } = this.state
+    switch (change.as) {
+      case 'cancel':
+        if (job.cancelRequested) return 'left'
+        this.#record(job, { as: 'cancelled', by: bulkBy })
+        job.cancelRequested = job.hold !== null
+        if (job.hold) return 'requested'
+        this.#end(job, 'cancelled', null)
+        return 'changed'
+      case 'requeue':
+        if (this.#namesakeOf(job) !== undefined) return 'idTaken'
+        if (this.#cancelledBatchOf(job) !== undefined) return 'batchCancelled'
+        if (this.#keyHolder(job) !== undefined) return 'dedupKeyHeld'
+        this.#requeueJob(job, bulkBy)
+        return 'changed'
+      case 'delete':
+        if (job.hold) return 'running'
+        this.#forget((other) => other === job)
+        return 'changed'
+      case 'reschedule':
+        if (job.state === 'scheduled' ? job.runAt === change.runAt : change.runAt <= now) return 'left'
+        if (isTooLate(job, change.runAt)) return 'startBefore'
+        this.#record(job, { as: 'rescheduled', by: bulkBy })
+        this.#wait(job, Math.max(change.runAt, now), false)
+        return 'changed'
+      case 'reprioritise':
+        if (job.priority === change.priority) return 'left'
+        this.#reprioritise(job, change.priority, bulkBy)
+        return 'changed'
+    }
+  }
+
+  /** Jobs that match, in the order in which they are changed. */
+  #inWalkOrder(filter: JobFilter): ModelJob[] {
+    const all = [...this.state.live, ...this.state.ended].filter((job) => matches(filter, record(job)))
+    const { ids, labels } = filter
+    if (ids) return ids.flatMap((id) => all.filter((job) => job.id === id && this.find(id) === job))
+    if (labels) return all.toSorted((a, b) => b.born - a.born)
+    return all.toSorted((a, b) => {
+      const lists = compare(a.queue, b.queue) || flow.indexOf(a.state) - flow.indexOf(b.state)
+      if (lists !== 0) return lists
+      if (a.state === 'scheduled') return a.runAt - b.runAt || a.born - b.born
+      if (a.state === 'held') return compare(a.limitKey ?? '', b.limitKey ?? '') || byHeldOrder(a, b)
+      if (a.state === 'ready') return a.priority - b.priority || byFront(a, b) || a.turn - b.turn
+      if (a.state === 'running') return a.born - b.born
+      return (b.finishedAt ?? 0) - (a.finishedAt ?? 0) || b.born - a.born
+    })
   }
 
   #cancelledBatchOf({ batch: id }: ModelJob): string | undefined {
@@ -1382,13 +1471,9 @@ export class Model {
     return batch?.isCancelled ? batch.id : undefined
   }
 
-  /** By queue, then the latest death, then the latest insertion. */
-  #newestFirst(): ModelJob[] {
-    const diedAt = (job: ModelJob) => job.finishedAt ?? 0
-    return this.state.ended.toSorted((a, b) => compare(a.queue, b.queue) || diedAt(b) - diedAt(a) || b.born - a.born)
-  }
-
-  /** What keeps a dead job from being requeued: a newer job with its id, or the job that holds its dedup key of scope `live`. */
+  /**
+   * What keeps an ended job from being requeued: a newer job with its id, or the job that holds its dedup key of scope `live`.
+   */
   #heldBy(job: ModelJob): string | undefined {
     return this.#namesakeOf(job) ?? this.#keyHolder(job)
   }
@@ -1401,7 +1486,8 @@ export class Model {
     return job.scope === 'live' && job.dedupKey !== null ? this.dedupEntry(job.queue, job.dedupKey)?.id : undefined
   }
 
-  #requeueJob(job: ModelJob): void {
+  #requeueJob(job: ModelJob, by: string | null): void {
+    this.#record(job, { as: 'requeued', by })
     const fresh = {
       attempts: 0,
       freeReleases: 0,
@@ -1448,6 +1534,7 @@ export class Model {
         paused: this.#pauseOf(queue) !== undefined,
         pausedAt: this.#pauseOf(queue)?.at ?? null,
         pausedBy: this.#pauseOf(queue)?.by ?? null,
+        pausedUntil: this.#pauseOf(queue)?.until ?? null,
         limit: this.#settingsOf(queue)?.limit ?? null,
         keyLimit: this.#settingsOf(queue)?.keyLimit ?? null,
         override: null,
@@ -1519,6 +1606,27 @@ interface ModelSettings extends StoredDefinition {
   readonly version: number
 }
 
+/** It must start before that time. */
+function isTooLate({ started, startBefore }: ModelJob, runAt: number): boolean {
+  return !started && startBefore !== null && startBefore <= runAt
+}
+
+/** The direction in which jobs move. */
+const flow: readonly JobState[] = ['scheduled', 'held', 'ready', 'running', 'dead', 'cancelled', 'done']
+
+export type BulkRequest = Pick<ChangeAllRequest, 'filter' | 'change' | 'dryRun'>
+
+/** What a change of many jobs adds up to. */
+export interface BulkSums {
+  readonly changed: number
+  readonly requested: number
+  readonly skipped: readonly (readonly [SkipReason, string])[]
+}
+
+export function sortSkipped(skipped: BulkSums['skipped']): BulkSums['skipped'] {
+  return skipped.toSorted((a, b) => compare(a.join(' '), b.join(' ')))
+}
+
 type Keyed = Pick<ModelJob, 'queue' | 'limitKey'>
 
 function byFront(a: ModelJob, b: ModelJob): number {
@@ -1584,8 +1692,11 @@ function no(code: ErrorCode, facts: Refused['facts'] = {}): Refused {
   return refuse(code, '', facts)
 }
 
-function effectError({ refused, message }: Refused): JobError {
-  return { name: 'EffectFailed', code: refused, message }
+/** `failure`: the error of the attempt itself, if it had failed already. */
+function effectError({ refused, message }: Refused, failure: JobError | null = null): JobError {
+  const { message: said = '', name } = failure ?? {}
+  const cause = { message: said, ...(name !== undefined && { name }) }
+  return { name: 'EffectFailed', code: refused, message, ...(failure && { causes: [cause] }) }
 }
 
 /** Runs all parts without interruption. */

@@ -2,8 +2,9 @@
 // one ("the third of the lost holds"). So it has a meaning in every state, also after shrinking has removed half of the moves
 // before it. There are only two dozen names, so that they collide often.
 
+import type { Labels } from '../../src/job/labels.ts'
 import type { Annotations, Costs, JobState } from '../../src/job/record.ts'
-import type { BatchAction, PurgeState } from '../../src/store/store.ts'
+import type { BatchAction, ChangeRequest } from '../../src/store/store.ts'
 
 export const queueNames = ['a', 'b', 'c'] as const
 export const dedupKeys = ['k1', 'k2'] as const
@@ -75,6 +76,8 @@ export type SettleSpec = { readonly hold: HoldPick } & (
       readonly delayMs: number
       readonly ending: 'failed' | 'timeout' | 'crashed'
       readonly costs: Costs | null
+      /** Effects that are written only if the job dies of this failure. */
+      readonly ifDead?: EffectsSpec | null
     }
   | {
       readonly as: 'dead'
@@ -103,13 +106,37 @@ export type KvSpec =
   | ({ readonly as: 'put' } & PutSpec)
   | { readonly as: 'delete'; readonly key: string }
   | ({ readonly as: 'compareAndSet'; readonly expect: ExpectSpec } & PutSpec)
+  | { readonly as: 'compareAndDelete'; readonly expect: ExpectSpec; readonly key: string }
 
 export type AlterSpec = { readonly job: JobPick } & (
   | { readonly as: 'wake'; readonly data: string | null }
   | { readonly as: 'reschedule'; readonly inMs: number }
   | { readonly as: 'reprioritise'; readonly priority: number }
+  | { readonly as: 'change'; readonly parts: Omit<ChangeRequest, 'as' | 'id' | 'by'> }
   | { readonly as: 'delete' }
 )
+
+export type BulkSpec =
+  | { readonly as: 'cancel' | 'requeue' | 'delete' }
+  | { readonly as: 'reschedule'; readonly inMs: number }
+  | { readonly as: 'reprioritise'; readonly priority: number }
+
+/** Null: there is no such condition. */
+export interface FilterSpec {
+  readonly states: readonly JobState[]
+  readonly queue: string | null
+  readonly jobs: readonly JobPick[] | null
+  readonly limitKey: string | null
+  readonly labels: Labels | null
+  /** When it ended. */
+  readonly sinceIn: number | null
+  readonly beforeIn: number | null
+  readonly error: string | null
+}
+
+export const anyFilter: Omit<FilterSpec, 'states'> = {
+  ...{ queue: null, jobs: null, limitKey: null, labels: null, sinceIn: null, beforeIn: null, error: null },
+}
 
 export type Move =
   | { readonly do: 'enqueue'; readonly requests: readonly (readonly JobSpec[])[] }
@@ -137,16 +164,8 @@ export type Move =
     }
   | { readonly do: 'requeue'; readonly jobs: readonly JobPick[] }
   | { readonly do: 'alter'; readonly alterations: readonly AlterSpec[] }
-  | { readonly do: 'purge'; readonly queue: string; readonly states: readonly PurgeState[] }
-  | {
-      readonly do: 'requeueAll'
-      readonly queue: string | null
-      readonly sinceIn: number | null
-      readonly beforeIn: number | null
-      readonly error: string | null
-      readonly dryRun: boolean
-    }
-  | { readonly do: 'pause'; readonly queue: string; readonly paused: boolean }
+  | { readonly do: 'changeAll'; readonly change: BulkSpec; readonly filter: FilterSpec; readonly dryRun: boolean }
+  | { readonly do: 'pause'; readonly queue: string; readonly paused: boolean; readonly forMs: number | null }
   | { readonly do: 'kv'; readonly writes: readonly KvSpec[] }
   | {
       readonly do: 'advance'

@@ -3,7 +3,7 @@
 
 import { bounds } from '../../src/job/bounds.ts'
 import type { BatchAction } from '../../src/store/store.ts'
-import { givenIds, type JobSpec, type Move, type SettleSpec, type Step } from './steps.ts'
+import { anyFilter, givenIds, type JobSpec, type Move, type SettleSpec, type Step } from './steps.ts'
 
 const givenId = givenIds[0] ?? ''
 const otherId = givenIds[1] ?? ''
@@ -166,7 +166,7 @@ function control(as: BatchAction): Move {
 }
 
 function requeueAll(dryRun: boolean): Move {
-  return { do: 'requeueAll', queue: null, sinceIn: null, beforeIn: null, error: null, dryRun }
+  return { do: 'changeAll', change: { as: 'requeue' }, filter: { ...anyFilter, states: ['dead'] }, dryRun }
 }
 
 function define(retainDeadMs: number): Extract<Move, { do: 'define' }> {

@@ -1,4 +1,4 @@
-// Waking, rescheduling, deleting and purging jobs while other transactions change the same jobs.
+// Waking, rescheduling and deleting jobs while other transactions change the same jobs.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { claimOne, deadJob, stateOf } from '../conformance/expect.ts'
@@ -10,12 +10,15 @@ test(
   'a process that has not used the queue before needs only one connection',
   inWorld(async (world) => {
     const ids: string[] = []
-    for (const n of [1, 2, 3]) ids.push(await world.enqueue('mail', n, { delay: '1h' }))
-    const [woken, sooner, urgent] = ids as [string, string, string]
+    for (const n of [1, 2, 3, 4]) ids.push(await world.enqueue('mail', n, { delay: '1h' }))
+    const [woken, sooner, urgent, changed] = ids as [string, string, string, string]
     const narrow = await world.another({ max: 1 })
     const answers = [narrow.wake(woken), narrow.reschedule(sooner, 0), narrow.reprioritise(urgent, 0)]
     assert.deepEqual(await Promise.all(answers), ['ready', 'ready', 'scheduled'])
-    assert.deepEqual((await world.claim()).sort(), [1, 2])
+    const change = { payload: 5, labels: { a: 'b' }, limitKey: 'k' }
+    assert.equal(await narrow.change(changed, change), 'scheduled')
+    assert.equal(await narrow.reschedule(changed, 0), 'ready')
+    assert.deepEqual((await world.claim()).sort(), [1, 2, 5])
   }),
 )
 
@@ -47,17 +50,17 @@ test(
 )
 
 test(
-  'a purge continues if other transactions take some of its jobs',
+  'a deleteAll waits for a job that another transaction requeues, and goes on with the others',
   inWorld(async (world) => {
     await world.holdfast.queue('mail').enqueueMany(Array.from({ length: 2_100 }, (_, payload) => ({ payload })))
     const leases = await world.holdfast.claim(['mail'], { max: 2_100 })
     await Promise.all(leases.map((lease) => lease.dead(new Error('no'))))
     const [first] = await world.rows('select id from holdfast.ended order by finished_at, seq limit 1')
     const tx = await requeueInProgress(world, first?.['id'] as string)
-    const purged = world.holdfast.purge('mail', { states: ['dead'] })
+    const deleted = world.holdfast.deleteAll({ queue: 'mail', state: 'dead' })
     await world.waiters(1)
     await tx.commit()
-    assert.deepEqual(await purged, { deleted: 2_099 })
+    assert.equal((await deleted).changed, 2_099)
     assert.equal((await world.holdfast.stats()).dead, 0)
   }),
 )

@@ -6,6 +6,7 @@ import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { open } from '../../src/open.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { postgres } from '../../src/store/postgres/index.ts'
 import { newPool, setup, useDatabase, type World } from './world.ts'
 
@@ -25,7 +26,7 @@ interface Bulk {
   act(holdfast: Holdfast, batch: string | null): Promise<number>
 }
 
-const requeueAll: Bulk['act'] = async (holdfast) => (await holdfast.requeueAll({ queue: 'mail' })).requeued
+const requeueAll: Bulk['act'] = async (holdfast) => (await holdfast.requeueAll({ queue: 'mail' })).changed
 
 const bulks: Readonly<Record<string, Bulk>> = {
   requeueAll: { make: (world, jobs) => makeEnded(world, jobs, 'dead'), act: requeueAll },
@@ -38,26 +39,42 @@ const bulks: Readonly<Record<string, Bulk>> = {
   },
   'a dry run': {
     make: (world, jobs) => makeEnded(world, jobs, 'dead'),
-    act: async (holdfast) => (await holdfast.requeueAll({ queue: 'mail' }, { dryRun: true })).requeued,
+    act: async (holdfast) => (await holdfast.requeueAll({ queue: 'mail' }, { dryRun: true })).changed,
   },
   'requeueAll by a text that few errors have': {
     make: async (world, jobs) => {
       await makeEnded(world, jobs * 0.9, 'dead')
       return makeEnded(world, jobs * 0.1, 'dead', { error: 'rare' })
     },
-    act: async (holdfast) => 10 * (await holdfast.requeueAll({ queue: 'mail', error: 'rare' })).requeued,
+    act: async (holdfast) => 10 * (await holdfast.requeueAll({ queue: 'mail', error: 'rare' })).changed,
   },
-  'purge of what is done': {
+  'requeueAll of done jobs': {
     make: (world, jobs) => makeEnded(world, jobs, 'done'),
-    act: async (holdfast) => (await holdfast.purge('mail', { states: ['done'] })).deleted,
+    act: async (holdfast) => (await holdfast.requeueAll({ queue: 'mail', state: 'done' })).changed,
   },
-  'purge of what is ready': {
+  'deleteAll of what is done': {
+    make: (world, jobs) => makeEnded(world, jobs, 'done'),
+    act: async (holdfast) => (await holdfast.deleteAll({ queue: 'mail', state: 'done' })).changed,
+  },
+  'deleteAll of what is ready': {
     make: (world, jobs) => makeWaiting(world, jobs, 'pg_current_xact_id()'),
-    act: async (holdfast) => (await holdfast.purge('mail', { states: ['ready'] })).deleted,
+    act: async (holdfast) => (await holdfast.deleteAll({ queue: 'mail', state: 'ready' })).changed,
   },
-  'purge of what is scheduled': {
+  'deleteAll of what is scheduled': {
     make: (world, jobs) => makeWaiting(world, jobs, 'null'),
-    act: async (holdfast) => (await holdfast.purge('mail', { states: ['scheduled'] })).deleted,
+    act: async (holdfast) => (await holdfast.deleteAll({ queue: 'mail', state: 'scheduled' })).changed,
+  },
+  'cancelAll of what is ready': {
+    make: (world, jobs) => makeWaiting(world, jobs, 'pg_current_xact_id()'),
+    act: async (holdfast) => (await holdfast.cancelAll({ queue: 'mail' })).changed,
+  },
+  'rescheduleAll of what is ready': {
+    make: (world, jobs) => makeWaiting(world, jobs, 'pg_current_xact_id()'),
+    act: async (holdfast) => (await holdfast.rescheduleAll({ queue: 'mail' }, { delay: '1h' })).changed,
+  },
+  'reprioritiseAll of what is scheduled': {
+    make: (world, jobs) => makeWaiting(world, jobs, 'null'),
+    act: async (holdfast) => (await holdfast.reprioritiseAll({ queue: 'mail' }, 2)).changed,
   },
   'a retry of failed items': {
     make: (world, jobs) => makeBatch(world, jobs, 'dead'),
@@ -99,6 +116,20 @@ describe('the rows and blocks that are touched for each job stay the same for', 
       }
     })
   }
+})
+
+test('a job that moves to another list while a step looks for jobs is changed once', async () => {
+  await using world = await setup()
+  const keyed = defineQueue<{ n: number }>('mail', { limit: { key: () => 'a', concurrency: 1 } })
+  await world.holdfast.queue(keyed).enqueueMany([1, 2].map((n) => ({ payload: { n } })))
+  await world.rows(`create or replace function holdfast.payload_has(p_payload text, p_path text, p_kind text, p_value text)
+    returns boolean language plpgsql volatile as $$ begin
+      update holdfast.job set is_held = false, ready_xid = pg_current_xact_id(), ord = nextval('holdfast.number') where is_held;
+      return true; end $$`)
+  const filter = { queue: 'mail', payload: { path: 'n', equals: 1 } }
+  const { changed } = await world.holdfast.cancelAll(filter)
+  const [ended] = await world.rows('select count(*)::int as n from holdfast.ended')
+  assert.deepEqual([changed, ended?.['n']], [2, 2])
 })
 
 /** Calls whose answer grows with their input: `$1` distinguishes calls, `$2` is the number of jobs or writes. */
@@ -151,7 +182,7 @@ async function costOf({ make, act }: Bulk, jobs: number): Promise<Cost> {
   await world.holdfast.queue('mail').enqueue('first')
   await world.rows('alter table holdfast.job set (autovacuum_enabled = off)')
   await world.rows('alter table holdfast.ended_rest set (autovacuum_enabled = off)')
-  await world.holdfast.purge('mail')
+  await world.holdfast.deleteAll({ queue: 'mail' })
   const batch = await make(world, jobs)
   const old = await world.begin('begin isolation level repeatable read')
   await old.run('select 1')

@@ -140,5 +140,5 @@ test('an unknown state is shown as it is stored, and delays no other job', async
   await holdfast.sweep()
   await holdfast.jobs()
   await deadJob(holdfast, 'mail')
-  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, 1)
+  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).changed, 1)
 })

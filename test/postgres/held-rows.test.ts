@@ -78,6 +78,7 @@ const acts: Readonly<Record<string, { act(other: Holdfast, id: string): Promise<
   'a wake': { act: (other, id) => other.wake(id), answer: 'INVALID_STATE' },
   'a reschedule': { act: (other, id) => other.reschedule(id, new Date(Date.now() + 60_000)), answer: 'INVALID_STATE' },
   'a new priority': { act: (other, id) => other.reprioritise(id, 0), answer: 'INVALID_STATE' },
+  'a change': { act: (other, id) => other.change(id, { payload: 'new' }), answer: 'INVALID_STATE' },
   'a requeue': { act: (other, id) => other.requeue(id), answer: 'INVALID_STATE' },
   'a deletion': {
     act: async (other, id) => {
@@ -92,6 +93,26 @@ const acts: Readonly<Record<string, { act(other: Holdfast, id: string): Promise<
       return [status, made === id]
     },
     answer: ['created', false],
+  },
+  'a cancel of all jobs': {
+    act: async (other) => {
+      await other.queue('mail').enqueueMany([1, 2].map((payload) => ({ payload })))
+      const { changed, skipped } = await other.cancelAll({ queue: 'mail' })
+      return [changed, skipped]
+    },
+    answer: [2, []],
+  },
+  'a dry run of a cancel of all jobs': {
+    act: async (other) => (await other.cancelAll({ queue: 'mail' }, { dryRun: true })).changed,
+    answer: 1,
+  },
+  'a deletion of all jobs': {
+    act: async (other, id) => {
+      await other.queue('mail').enqueueMany([1, 2].map((payload) => ({ payload })))
+      const { changed, skipped } = await other.deleteAll({ queue: 'mail' })
+      return [changed, skipped.map(({ reason, ids }) => [reason, ids[0] === id])]
+    },
+    answer: [2, [['running', true]]],
   },
   'many cancels at once': {
     act: async (other, id) => {
@@ -147,6 +168,26 @@ test(
     await slow.letGo()
     await settled
     assert.equal(await cancelled, 'cancelled')
+    assert.equal((await readJob(world.holdfast, id)).state, 'cancelled')
+  }),
+)
+
+test(
+  'a cancel of all jobs that waited for a settlement that retries its job cancels it',
+  inWorld(async (world) => {
+    const id = await world.enqueue('mail', 'slow')
+    const slow = await effectWithoutLock(world)
+    const lease = await claimOne(world.holdfast, 'mail')
+    const broken = { sql: [...slow.effects.sql, { text: 'select 1 / 0' }] }
+    const settled = rejects(lease.done(null, broken), 'INVALID_OPTION')
+    await slow.runs()
+    await world.enqueue('mail', 'other')
+    const cancelled = (await world.another()).cancelAll({ queue: 'mail' })
+    await until(async () => (await waitingForRows(world)) > 0, 'the cancel waits')
+    await slow.letGo()
+    await settled
+    const { changed, requested } = await cancelled
+    assert.deepEqual([changed, requested], [2, 0])
     assert.equal((await readJob(world.holdfast, id)).state, 'cancelled')
   }),
 )

@@ -420,8 +420,9 @@ test(
     )
     const [first, second] = [await cost(), await cost()]
     const many = { admission: Math.min(first.admission, second.admission), claim: Math.min(first.claim, second.claim) }
-    assert.ok(many.admission < few.admission + 50, `an admission: ${few.admission} blocks, then ${many.admission}`)
-    assert.ok(many.claim < few.claim + 50, `a claim: ${few.claim} blocks, then ${many.claim}`)
+    // Each lookup in a deeper index reads a block more: 48 to 57 were seen. A scan of 20,000 rows reads over 150.
+    assert.ok(many.admission < few.admission + 80, `an admission: ${few.admission} blocks, then ${many.admission}`)
+    assert.ok(many.claim < few.claim + 80, `a claim: ${few.claim} blocks, then ${many.claim}`)
   }),
 )
 

@@ -61,7 +61,7 @@ test('a sweep cancels jobs that missed their start, a claim takes from many batc
   await assertRecount(database.pool)
 })
 
-test('the dead items of many batches are requeued, and a purge removes jobs of many lanes', async () => {
+test('bulk verbs change the items of many batches and the jobs of many lanes', async () => {
   await using holdfast = await open(postgres({ pool: database.pool, listen: false }))
   for (let dead = 0; dead < 150; ) {
     const leases = await holdfast.claim(['mail'], { max: 300 })
@@ -69,8 +69,9 @@ test('the dead items of many batches are requeued, and a purge removes jobs of m
     dead += leases.length
   }
   const { ready, dead } = await holdfast.stats('mail')
-  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).requeued, dead)
-  assert.deepEqual(await holdfast.purge('mail', { states: ['ready'] }), { deleted: ready + dead })
+  assert.equal((await holdfast.requeueAll({ queue: 'mail' })).changed, dead)
+  assert.equal((await holdfast.reprioritiseAll({ queue: 'mail' }, 3)).changed, ready + dead)
+  assert.equal((await holdfast.deleteAll({ queue: 'mail', state: 'ready' })).changed, ready + dead)
   assert.equal((await holdfast.stats('mail')).ready, 0)
   await assertRecount(database.pool)
 })

@@ -91,6 +91,30 @@ const verbs: Readonly<Record<string, Verb>> = {
     },
     expected: ['created', 1],
   },
+  'an enqueue with key-value writes': {
+    says: '.enqueue(',
+    async run(holdfast) {
+      const version = await holdfast.kv.put('k', 1)
+      return async () => {
+        const kv = {
+          compareAndSet: [{ key: 'k', version, value: 2 }],
+          put: [{ key: 'n', value: 3 }],
+        }
+        const { status } = await holdfast.queue('mail').enqueue('a', { kv })
+        const values = await Promise.all(['k', 'n'].map(async (key) => (await holdfast.kv.get(key))?.value))
+        return [status, values, (await allJobs(holdfast)).length]
+      }
+    },
+    expected: ['created', [2, 3], 1],
+  },
+  'a compare-and-delete': {
+    says: 'kv_write',
+    async run(holdfast) {
+      const version = await holdfast.kv.put('k', 1)
+      return () => holdfast.kv.compareAndDelete('k', version)
+    },
+    expected: { applied: true, version: null },
+  },
   'an enqueue of a job that must start before a time': {
     says: '.enqueue(',
     async run(holdfast) {
@@ -213,9 +237,46 @@ const verbs: Readonly<Record<string, Verb>> = {
     async run(holdfast) {
       await deadJob(holdfast, 'mail')
       await deadJob(holdfast, 'mail')
-      return () => holdfast.requeueAll({ queue: 'mail' })
+      return async () => {
+        const { changed, skipped } = await holdfast.requeueAll({ queue: 'mail' })
+        return [changed, skipped, (await allJobs(holdfast)).map(({ history }) => history.length)]
+      }
     },
-    expected: { requeued: 2, skipped: [] },
+    expected: [2, [], [1, 1]],
+  },
+  'a cancel of many': {
+    says: commit,
+    async run(holdfast) {
+      const jobs = [1, 2, 3].map((payload) => ({ queue: 'mail', payload }))
+      const batch = await holdfast.batch({ name: 'letters', concurrency: 1 }, jobs)
+      await holdfast.claim(['mail'])
+      return async () => {
+        const { changed, requested } = await holdfast.cancelAll({ batch: batch.id })
+        const { cancelled, running } = await batch.progress()
+        return [changed, requested, cancelled, running]
+      }
+    },
+    expected: [3, 1, 2, 1],
+  },
+  'a delete of many': {
+    says: commit,
+    async run(holdfast) {
+      await deadJob(holdfast, 'mail')
+      await holdfast.queue('mail').enqueue('a')
+      return async () => [(await holdfast.deleteAll({ queue: 'mail' })).changed, (await allJobs(holdfast)).length]
+    },
+    expected: [2, 0],
+  },
+  'a new priority of many': {
+    says: commit,
+    async run(holdfast) {
+      await holdfast.queue('mail').enqueueMany([1, 2].map((payload) => ({ payload })))
+      return async () => {
+        const { changed } = await holdfast.reprioritiseAll({ queue: 'mail' }, 1)
+        return [changed, (await allJobs(holdfast)).map(({ priority }) => priority)]
+      }
+    },
+    expected: [2, [1, 1]],
   },
 }
 

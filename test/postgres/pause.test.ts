@@ -4,7 +4,8 @@ import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
-import { type CallerTx, inWorld, type Rule, useDatabase, type World } from './world.ts'
+import { statementsOf } from './statements.ts'
+import { type CallerTx, inWorld, type Rule, until, useDatabase, type World } from './world.ts'
 
 useDatabase()
 
@@ -129,4 +130,96 @@ test(
     },
     { without: [secondLook] },
   ),
+)
+
+test(
+  'pauseAll waits for a claim that is at work, and then no claim takes a job',
+  inWorld(async (world) => {
+    await world.enqueue('mail', 'a')
+    assert.deepEqual(await claimedAfter(world, (other) => other.pauseAll()), [])
+    assert.deepEqual(await world.holdfast.resumeAll(), ['mail'])
+    assert.deepEqual(await world.claim(), ['a'])
+  }),
+)
+
+test(
+  'pauseAll sends as many statements for 40 queues as for one',
+  inWorld(async (world) => {
+    const sent = statementsOf(world.pool)
+    const countOf = async () => {
+      const before = sent.length
+      await world.holdfast.pauseAll()
+      const count = sent.slice(before).filter((text) => !text.includes('pg_notify')).length // of earlier enqueues
+      await world.holdfast.resumeAll()
+      return count
+    }
+    await world.enqueue('q0', 1)
+    await countOf()
+    const one = await countOf()
+    for (let n = 1; n < 40; n++) await world.enqueue(`q${n}`, n)
+    assert.equal(await countOf(), one)
+    assert.ok(one > 0 && one < 8, `${one} statements`) // begin, the change, its kept answer, commit, the look for claims
+  }),
+)
+
+test(
+  'a transaction that has the row of one queue delays pauseAll for that queue alone',
+  inWorld(async (world) => {
+    for (const queue of ['a', 'b', 'c']) await world.enqueue(queue, queue)
+    const tx = await world.begin()
+    await tx.run(`select from holdfast.queue where name = 'b' for update`, [])
+    const paused = world.holdfast.pauseAll()
+    const other = await world.another()
+    const isPaused = async () => (await other.queues()).filter((queue) => queue.paused).length === 2
+    await until(isPaused, 'the others are paused')
+    await tx.commit()
+    assert.deepEqual(await paused, ['a', 'b', 'c'])
+    assert.deepEqual(await other.claim('*'), [])
+  }),
+)
+
+test(
+  'a pause whose time is over ends by a later sweep while a transaction has the row of the queue, and other pauses end at once',
+  inWorld(async (world) => {
+    for (const queue of ['a', 'b']) await world.holdfast.pause(queue, { until: new Date(0) })
+    const tx = await world.begin()
+    await tx.run(`select from holdfast.queue where name = 'b' for update`, [])
+    await world.holdfast.sweep()
+    const paused = async () => (await world.holdfast.queues()).filter((queue) => queue.paused).map(({ name }) => name)
+    assert.deepEqual(await paused(), ['b'])
+    await tx.commit()
+    await until(async () => {
+      await world.holdfast.sweep()
+      return (await paused()).length === 0
+    }, 'the pause has ended')
+  }),
+)
+
+test(
+  'of several queues whose rows are locked, pauseAll pauses each as soon as it is free',
+  inWorld(async (world) => {
+    for (const queue of ['a', 'b']) await world.enqueue(queue, queue)
+    const [first, second] = [await world.begin(), await world.begin()]
+    await first.run(`select from holdfast.queue where name = 'a' for update`, [])
+    await second.run(`select from holdfast.queue where name = 'b' for update`, [])
+    const paused = world.holdfast.pauseAll()
+    const other = await world.another()
+    await second.commit()
+    const isPaused = async () => (await other.queues()).some(({ name, paused: is }) => name === 'b' && is)
+    await until(isPaused, 'b is paused while a is locked')
+    await first.commit()
+    assert.deepEqual(await paused, ['a', 'b'])
+  }),
+)
+
+test(
+  'a pause that was extended before the sweep got the lock of its queue does not end',
+  inWorld(async (world) => {
+    await world.holdfast.pause('mail', { until: new Date(0) })
+    const [row] = await world.rows(`select q.no from holdfast.queue q where q.name = 'mail'`)
+    await world.holdfast.pause('mail', { for: '1h' }) // as if it came between the look and the lock
+    const [ended] = await world.rows('select holdfast.end_pause($1, $2) as ended', [row?.['no'], Date.now()])
+    assert.equal(ended?.['ended'], false)
+    assert.equal((await world.holdfast.queues())[0]?.paused, true)
+  }),
 )

@@ -114,7 +114,7 @@ async function history(holdfast: Holdfast, database: TestDatabase): Promise<void
   assert.match(row?.name ?? '', /ended_1_/, 'in a partition that was made after the publication')
   await holdfast.requeue(dead.job.id)
   await (await claimOne(holdfast, 'short')).done()
-  assert.deepEqual(await holdfast.purge('short'), { deleted: 1 })
+  assert.equal((await holdfast.deleteAll({ queue: 'short' })).changed, 1)
   await database.rows('select holdfast.drop_partition(holdfast.now_ms(null) + 7200000)')
 }
 

@@ -131,18 +131,53 @@ test(
     const jobs = await mail.enqueueMany(payloads)
     for (const lease of await mail.claim({ max: 21 })) await lease.dead(new Error('no'))
     await refuse(world, 'job', `if new.payload = '"bad"' then raise exception 'not_allowed'; end if`)
-    assert.equal((await holdfast.requeueAll({ queue: 'mail' }, { dryRun: true })).requeued, 21)
-    const { requeued, skipped } = await holdfast.requeueAll({ queue: 'mail' })
-    assert.equal(requeued, 18)
-    assert.deepEqual(new Set(skipped.map(({ id }) => id)), new Set([0, 9, 20].map((i) => jobs[i]?.id)))
-    for (const { heldBy, reason } of skipped) {
-      assert.equal(heldBy, 'REFUSED')
-      assert.match(reason ?? '', /not_allowed/)
-    }
+    assert.equal((await holdfast.requeueAll({ queue: 'mail' }, { dryRun: true })).changed, 21)
+    const { changed, skipped } = await holdfast.requeueAll({ queue: 'mail' })
+    assert.equal(changed, 18)
+    const [refused, ...others] = skipped
+    assert.deepEqual([refused?.reason, refused?.count, others], ['refused', 3, []])
+    assert.deepEqual(new Set(refused?.ids), new Set([0, 9, 20].map((i) => jobs[i]?.id)))
+    assert.match(refused?.message ?? '', /not_allowed/)
     const { ready, dead } = await holdfast.stats('mail')
     assert.deepEqual([ready, dead], [18, 3])
   }),
 )
+
+for (const [when, deferred] of [
+  ['at once', ''],
+  ['only by the COMMIT', 'constraint'],
+] as const)
+  test(
+    `a job that the database refuses ${when} is skipped by every bulk verb, and its neighbours are changed`,
+    inWorld(async (world) => {
+      const { holdfast } = world
+      const payloads = ['a', 'bad', 'b', 'bad', 'c'].map((payload) => ({ payload }))
+      const jobs = await holdfast.queue('mail').enqueueMany(payloads)
+      const bad = [jobs[1]?.id, jobs[3]?.id].sort()
+      await world.rows(`create function holdfast.refuse_bad() returns trigger language plpgsql as $$ begin
+        if old.payload = '"bad"' then raise exception 'not_allowed'; end if; return old; end $$`)
+      const timing = deferred ? 'deferrable initially deferred' : ''
+      await world.rows(`create ${deferred} trigger refuse_bad after update or delete on holdfast.job ${timing}
+        for each row execute function holdfast.refuse_bad()`)
+      const verbs = {
+        reprioritiseAll: () => holdfast.reprioritiseAll({ queue: 'mail' }, 1),
+        rescheduleAll: () => holdfast.rescheduleAll({ queue: 'mail' }, { delay: '1h' }),
+        cancelAll: () => holdfast.cancelAll({ queue: 'mail' }),
+        deleteAll: () => holdfast.deleteAll({ queue: 'mail', state: ['scheduled', 'ready'] }),
+      }
+      for (const [verb, call] of Object.entries(verbs)) {
+        const { changed, skipped } = await call()
+        assert.equal(changed, verb === 'deleteAll' ? 0 : 3, verb)
+        const [refused, ...others] = skipped
+        assert.deepEqual([refused?.reason, refused?.count, others], ['refused', 2, []], verb)
+        assert.deepEqual(refused?.ids.toSorted(), bad, verb)
+        assert.match(refused?.message ?? '', /not_allowed/, verb)
+        await world.recount()
+      }
+      await world.rows('drop trigger refuse_bad on holdfast.job')
+      assert.equal((await holdfast.deleteAll({ queue: 'mail' })).changed, 5)
+    }),
+  )
 
 test('an error that would meet every request is the store’s, and no request is refused for it', () => {
   const ofStore = [

@@ -1,6 +1,7 @@
 // Every kind of role can do what it is for, with real roles on a real server. Anything beyond is refused, and the message names
 // the missing grant.
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import pg from 'pg'
 import { grants, type Roles } from '../../src/index.ts'
@@ -46,6 +47,47 @@ describe('a producer', () => {
     await assertRecount(database.pool)
   })
 
+  test('cannot write key-value entries with an enqueue, and holds none of them', async () => {
+    await using database = await setup()
+    const producer = await made(database, 'producer')
+    await using owner = await open(database.url)
+    const version = await owner.kv.put('k', 1)
+    await using holdfast = await open(database.urlOf(producer))
+    const mail = holdfast.queue('mail')
+    const kv = { put: [{ key: 'k', value: 2 }] }
+    const [refused, stored] = await Promise.allSettled([
+      mail.enqueue(1, { kv }),
+      mail.enqueue(2, { dedup: { key: 'd' } }),
+    ])
+    assert.equal(stored.status, 'fulfilled', 'the enqueue beside it')
+    assert.equal(refused.status, 'rejected')
+    await rejects(Promise.reject((refused as PromiseRejectedResult).reason), 'UNSUPPORTED', { option: 'kv' })
+
+    const client = new pg.Client({ connectionString: database.urlOf(producer) })
+    await client.connect()
+    await client.query('begin')
+    await rejects(mail.enqueue(3, { tx: client, kv }), 'UNSUPPORTED', { option: 'kv' })
+    assert.equal(
+      (await owner.kv.compareAndSet('k', version, 3)).applied,
+      true,
+      'its open transaction has no lock on it',
+    )
+    const hostile = {
+      id: randomUUID(),
+      name: 'mail',
+      payload: '1',
+      kv: [{ as: 'put', key: 'holdfast.gate.x', value: '1' }],
+    }
+    const { rows } = await client.query('select holdfast.enqueue_in($1, true, null) as answer', [
+      JSON.stringify([hostile]),
+    ])
+    assert.equal(rows[0]?.answer[0].refused, 'HF112')
+    await client.query('commit')
+    await client.end()
+    assert.equal((await owner.stats('mail')).ready, 1)
+    assert.equal(await owner.kv.get('holdfast.gate.x'), null)
+  })
+
   test('cannot claim, settle, read payloads or change anything else', async () => {
     await using database = await setup()
     const producer = await made(database, 'producer')
@@ -57,7 +99,11 @@ describe('a producer', () => {
       jobs: () => holdfast.jobs(),
       stats: () => holdfast.stats(),
       cancel: () => holdfast.cancel(id),
-      purge: () => holdfast.purge('mail'),
+      cancelAll: () => holdfast.cancelAll({ queue: 'mail' }),
+      requeueAll: () => holdfast.requeueAll({ queue: 'mail' }),
+      deleteAll: () => holdfast.deleteAll({ queue: 'mail' }),
+      rescheduleAll: () => holdfast.rescheduleAll({ queue: 'mail' }, { delay: 0 }),
+      'a dry run': () => holdfast.reprioritiseAll({ queue: 'mail' }, 1, { dryRun: true }),
       pause: () => holdfast.pause('mail'),
       sweep: () => holdfast.sweep(),
       'kv.put': () => holdfast.kv.put('k', 1),
@@ -127,6 +173,8 @@ describe('a worker', () => {
     await four?.cancelled()
     await holdfast.requeue(ids[1] as string)
     await holdfast.reprioritise(ids[1] as string, 1)
+    await holdfast.change(ids[1] as string, { payload: 2, labels: { a: 'b' }, limitKey: 'k' }, { by: 'ada' })
+    await holdfast.change(ids[1] as string, { labels: {}, limitKey: null })
     await holdfast.pause('mail')
     await holdfast.resume('mail')
     await holdfast.delete(ids[3] as string)

@@ -314,6 +314,11 @@ overdue (
   id uuid not null,
   passed boolean not null default false
 );
+pause_end (
+  queue integer not null,
+  until bigint not null,
+  for_ms bigint
+);
 progress (
   lane integer not null,
   xid xid8 not null,
@@ -348,7 +353,8 @@ queue (
   key_max_starts integer,
   key_window_ms bigint,
   lowering bigint,
-  labels jsonb
+  labels jsonb,
+  deleting bigint
 );
 tally (
   xid xid8 not null,
@@ -414,6 +420,7 @@ holdfast.limit_event_list limit_event_list_pkey PRIMARY KEY (no);
 holdfast.meta meta_only_row_check CHECK (only_row);
 holdfast.meta meta_pkey PRIMARY KEY (only_row);
 holdfast.overdue overdue_pkey PRIMARY KEY (start_before, seq);
+holdfast.pause_end pause_end_pkey PRIMARY KEY (queue);
 holdfast.progress progress_pkey PRIMARY KEY (lane, xid, ord);
 holdfast.queue queue_name_key UNIQUE (name);
 holdfast.queue queue_pkey PRIMARY KEY (no);
@@ -457,6 +464,7 @@ CREATE INDEX limit_event_xid ON holdfast.limit_event USING btree (xid);
 CREATE INDEX limit_start_key ON holdfast.limit_start USING btree (limit_key, until);
 CREATE INDEX limit_start_until ON holdfast.limit_start USING btree (until);
 CREATE INDEX overdue_passed ON holdfast.overdue USING btree (lane) WHERE passed;
+CREATE INDEX pause_end_until ON holdfast.pause_end USING btree (until);
 CREATE INDEX queue_lowering ON holdfast.queue USING btree (no) WHERE (lowering IS NOT NULL);
 CREATE INDEX tally_sum ON holdfast.tally USING btree (xid) WHERE (low IS NOT NULL);
 CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
@@ -481,6 +489,7 @@ CREATE UNIQUE INDEX limit_event_list_pkey ON holdfast.limit_event_list USING btr
 CREATE UNIQUE INDEX limit_usage_newest ON holdfast.limit_usage USING btree (hashtextextended(limit_key, (0)::bigint), no);
 CREATE UNIQUE INDEX meta_pkey ON holdfast.meta USING btree (only_row);
 CREATE UNIQUE INDEX overdue_pkey ON holdfast.overdue USING btree (start_before, seq);
+CREATE UNIQUE INDEX pause_end_pkey ON holdfast.pause_end USING btree (queue);
 CREATE UNIQUE INDEX progress_pkey ON holdfast.progress USING btree (lane, xid, ord);
 CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
@@ -521,6 +530,7 @@ function are_label_rules(p_rules jsonb) returns boolean plpgsql immutable;
 function are_labels(p_labels jsonb) returns boolean plpgsql immutable;
 function await_admissions(p_queue text, OUT no integer, OUT lowering bigint) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
+function await_all_claims(p_after integer) returns integer plpgsql volatile;
 function await_batch_claims(p_no integer, p_after integer) returns integer plpgsql volatile
   set enable_seqscan=off
   set search_path=pg_catalog, pg_temp;
@@ -534,6 +544,7 @@ function batches_to_settle(p_nos integer[], p_changes integer, OUT examine integ
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function begin_delete(p_name text) returns bigint plpgsql volatile;
 function begin_items(p_id uuid) returns TABLE(no integer, submitted bigint, is_closed boolean, is_cancelled boolean) plpgsql volatile;
 function both_sides(p_lanes integer[]) returns integer[] sql immutable;
 function call_ms(p_now bigint) returns bigint sql volatile;
@@ -595,19 +606,17 @@ function dead_items(p_no integer, p_after bigint, p_until bigint, p_max integer)
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function dead_jobs(p_queue integer, p_at bigint, p_seq bigint, p_since bigint, p_before bigint, p_error text, p_max integer, p_lock boolean) returns SETOF holdfast.dead_job plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set enable_sort=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
-  set search_path=pg_catalog, pg_temp;
 function dedup_window(p_dedup jsonb) returns bigint plpgsql volatile;
 function define_queue(p_name text, p_definition jsonb, p_states_limits boolean, p_only_new boolean, p_fail_fast boolean, p_lost integer) returns TABLE(version_before integer, version integer, before jsonb, after jsonb) plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function delete_ended(p_id uuid, p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function delete_ended(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_untils bigint[], p_now bigint) returns bigint plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
@@ -621,12 +630,28 @@ function drop_labels(p_seqs bigint[], p_labels jsonb[]) returns void plpgsql vol
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function drop_offers(p_keys text[]) returns void plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function drop_partition(p_now bigint, p_forgotten jsonb) returns bigint plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile;
+function end_pause(p_queue integer, p_now bigint) returns boolean plpgsql volatile;
+function end_pauses(p_now bigint) returns TABLE(name text, ready bigint) plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function end_windows(p_now bigint, p_from bigint, p_max integer) returns TABLE(starts bigint, queues jsonb) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function ended_found(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_untils bigint[]) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function ended_of(p_ids uuid[], p_seqs bigint[]) returns SETOF holdfast.ended plpgsql stable
   set enable_seqscan=off
@@ -663,7 +688,7 @@ function enqueue_set(p_request jsonb, p_numbers bigint[], p_now bigint) returns 
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function error_text(p_error text) returns text plpgsql immutable;
-function expired_leases(p_max integer, p_now bigint, p_from bigint, p_clock bigint, p_locked_until bigint) returns SETOF holdfast.leased_job plpgsql volatile
+function expired_leases(p_max integer, p_now bigint, p_from bigint, p_clock bigint, p_locked_until bigint, p_worker text, p_claimed_until bigint) returns TABLE(turn integer, id uuid, seq bigint, lane integer, queue integer, name text, priority smallint, attempt smallint, max_attempts smallint, free_releases smallint, cancel text, past text, worker text, started_at bigint, on_dead text, payload text, woken boolean, batch integer, limit_key text, is_limited boolean, token uuid, labels jsonb) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -684,6 +709,7 @@ function finish(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function finish_delete(p_name text, p_deleting bigint) returns boolean plpgsql volatile;
 function fold() returns void plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -707,6 +733,9 @@ function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_i
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function has_jobs(p_queue integer) returns boolean sql volatile
+  set enable_seqscan=off
+  set search_path=pg_catalog, pg_temp;
 function has_length(p_array anyarray, p_lengths integer[]) returns boolean sql immutable;
 function insert_dead(p_jobs jsonb, p_now bigint) returns void plpgsql volatile;
 function is_exact(p_number numeric) returns boolean sql immutable
@@ -727,6 +756,12 @@ function item_lanes(p_limit_key text) returns TABLE(lane integer) plpgsql stable
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function jobs_of(p_ids uuid[], p_seqs bigint[]) returns SETOF holdfast.job plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function keep_leased(p_ids uuid[], p_tokens uuid[], p_workers text[], p_started bigint[], p_now bigint, p_for_ms integer) returns void sql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
@@ -738,21 +773,33 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function kv_write_some(p_writes jsonb, p_groups integer[], p_flush uuid, p_lock_ms integer, p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function labelled_partition(p_now bigint, p_except text[], OUT class integer, OUT bucket bigint) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function labels_option(p_options jsonb) returns jsonb plpgsql volatile;
 function lane_beside(p_lane integer, p_priority integer, p_opens boolean) returns integer plpgsql volatile;
+function lane_readers() returns jsonb sql volatile;
 function lanes_to_claim(p_queues text[], p_max integer, p_now bigint, OUT lanes integer[], OUT queues integer[], OUT epochs uuid[], OUT are_limited boolean, OUT is_only boolean) returns record plpgsql volatile;
 function last_change() returns bigint sql volatile;
 function last_run(p_past text) returns TABLE(worker text, started_at bigint) plpgsql immutable;
-function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns SETOF holdfast.leased_job plpgsql volatile
+function leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[]) returns TABLE(turn integer, id uuid, seq bigint, lane integer, queue integer, name text, priority smallint, attempt smallint, max_attempts smallint, free_releases smallint, cancel text, past text, worker text, started_at bigint, on_dead text, payload text, woken boolean, batch integer, limit_key text, is_limited boolean, token uuid, labels jsonb) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function leased_by(p_worker text, p_claimed_until bigint, p_now bigint, p_ms bigint, OUT jobs bigint, OUT renewed bigint) returns record sql stable
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function limit_key_at(p_path text, p_payload text) returns text plpgsql immutable;
 function limit_key_option(p_options jsonb) returns text plpgsql volatile;
+function limit_offer(p_key text, p_run_at bigint, p_now bigint) returns void plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
 function limits_of(p_lanes integer[], p_now bigint) returns TABLE(turn bigint, lane integer, queue integer, batch integer, queue_room bigint, batch_room bigint, window_ms bigint, key_window_ms bigint, epoch uuid) plpgsql volatile;
 function list_ended(p_queue integer, p_state text, p_finished_at bigint, p_seq bigint, p_since bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
   set enable_seqscan=off
@@ -783,6 +830,14 @@ function list_held(p_queue integer, p_ord bigint, p_max integer) returns SETOF h
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function list_ready(p_queue integer, p_priority integer, p_back integer, p_xid xid8, p_ord bigint, p_max integer) returns SETOF holdfast.job plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set enable_incremental_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function list_scheduled(p_queue integer, p_run_at bigint, p_seq bigint, p_max integer) returns SETOF holdfast.job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -792,6 +847,16 @@ function list_scheduled(p_queue integer, p_run_at bigint, p_seq bigint, p_max in
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function lock_batches(p_nos integer[]) returns void plpgsql volatile;
+function lock_entries(p_requests jsonb) returns void plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function lock_found(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_untils bigint[], p_change text, OUT jobs integer, OUT states text[]) returns record plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text, start_before bigint) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
@@ -804,18 +869,29 @@ function low_batch(p_batch integer) returns xid8 sql stable;
 function low_tally() returns xid8 sql stable;
 function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
-function may_revive(p_no integer, p_dry_run boolean, p_now bigint) returns boolean plpgsql volatile;
 function missed(p_max integer, p_now bigint, p_but uuid[], p_only uuid[]) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_sort=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
+function move_all(p_ids uuid[], p_run_at bigint, p_priority integer, p_now bigint, OUT ready jsonb, OUT limit_keys jsonb, OUT batches jsonb) returns record plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function move_waiting(p_id uuid, p_run_at bigint, p_lane integer, p_limit_key text, p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function new_id(p_now bigint) returns uuid sql volatile;
+function newest_end(p_queues text[], p_states text[]) returns bigint plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function newest_ended(p_id uuid) returns SETOF holdfast.ended plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -829,7 +905,7 @@ function newest_of(p_ids uuid[]) returns SETOF holdfast.ended plpgsql stable
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function newest_watch() returns holdfast.watch_log sql stable;
-function next_due(p_from bigint, p_until bigint, p_but uuid[]) returns bigint plpgsql volatile
+function next_due(p_from bigint, p_until bigint, p_but uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -838,6 +914,7 @@ function next_due(p_from bigint, p_until bigint, p_but uuid[]) returns bigint pl
 function now_ms(p_now bigint) returns bigint sql volatile;
 function number_key(p_number numeric) returns text sql immutable;
 function number_option(p_options jsonb, p_name text, p_min bigint, p_max bigint) returns bigint plpgsql volatile;
+function offer_key(p_id uuid, p_past text) returns text plpgsql immutable;
 function open_batch(p_id uuid, p_name text, p_key text, p_concurrency integer, p_fail_share double precision, p_on_complete text, p_retain_ms bigint, p_now bigint) returns TABLE(no integer, is_new boolean) plpgsql volatile;
 function open_batch_lanes(p_no integer) returns void plpgsql volatile;
 function open_era(p_now bigint) returns void plpgsql volatile;
@@ -849,6 +926,14 @@ function outcomes(p_ids uuid[], p_bytes bigint) returns TABLE(id uuid, is_live b
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function override_limit(p_name text, p_override jsonb, p_fail_fast boolean) returns void plpgsql volatile;
+function pasts_of(p_ids uuid[]) returns TABLE(id uuid, past text) plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function pause_queue(p_name text, p_paused boolean, p_by text, p_until bigint, p_for_ms bigint, p_now bigint, p_retain_done_ms bigint, p_retain_dead_ms bigint) returns void plpgsql volatile;
+function pause_queues(p_names text[], p_paused boolean, p_by text, p_until bigint, p_for_ms bigint, p_now bigint, p_waits boolean, OUT changed jsonb, OUT busy jsonb) returns record plpgsql volatile;
 function payload_has(p_payload text, p_path text, p_kind text, p_value text) returns boolean plpgsql immutable;
 function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean, lowered jsonb) plpgsql stable
   set enable_seqscan=off
@@ -892,18 +977,12 @@ function prune_progress(p_max integer) returns bigint plpgsql volatile
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function purge(p_queue text, p_state text, p_mark jsonb, p_max integer, p_now bigint, OUT deleted bigint, OUT limit_keys jsonb, OUT batches jsonb, OUT mark jsonb) returns record plpgsql volatile
-  set enable_seqscan=off
-  set enable_bitmapscan=off
-  set enable_sort=off
-  set plan_cache_mode=force_generic_plan
-  set jit=off
-  set search_path=pg_catalog, pg_temp;
 function put_off_rescue(p_ids uuid[], p_tokens uuid[], p_workers text[], p_started bigint[], p_now bigint, p_until bigint) returns void sql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function queue_rows(p_name text, OUT no integer, OUT counts jsonb, OUT keys bigint, OUT on_dead_of jsonb) returns record plpgsql volatile;
 function queues_of(p_lanes integer[], OUT queues integer[], OUT epochs uuid[]) returns record sql stable;
 function quoted_schema() returns text sql stable;
 function raise_outdated() returns void plpgsql volatile;
@@ -944,6 +1023,12 @@ function renew(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xi
   set search_path=pg_catalog, pg_temp;
 function repair_restored(p_system_identifier text) returns void plpgsql volatile;
 function replace_waiting(p_id uuid, p_seq bigint, p_job jsonb, p_priority integer, p_limit_key text, p_due_at bigint, p_now bigint) returns text[] plpgsql volatile;
+function requeue_blocks(p_ids uuid[], p_seqs bigint[], p_now bigint) returns TABLE(turn bigint, reason text, blocker uuid, queue integer, live_key text, limit_key text, batch integer) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function require_key(p_queue holdfast.queue) returns void plpgsql volatile;
 function retention_class(p_retain_ms bigint) returns smallint sql immutable;
 function retention_width(p_class integer) returns bigint sql immutable;
@@ -959,13 +1044,20 @@ function return_surplus(p_lane integer, p_ids uuid[], p_now bigint, OUT limit_ke
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function revive(p_jobs jsonb, p_dry_run boolean, p_now bigint) returns jsonb plpgsql volatile
+function revive(p_jobs jsonb, p_now bigint, OUT blocked jsonb, OUT limit_keys jsonb) returns record plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function set_limits(p_no integer) returns void plpgsql volatile;
+function set_pasts(p_ids uuid[], p_pasts text[]) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function set_pause(p_queue integer, p_paused boolean, p_by text, p_until bigint, p_for_ms bigint, p_now bigint) returns boolean plpgsql volatile;
 function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_results text[], p_annotations text[], p_now bigint) returns text plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -980,6 +1072,14 @@ function surplus(p_queue integer, p_now bigint) returns TABLE(limit_key text, jo
 function sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms integer, p_prefix text) returns TABLE(now bigint, is_due boolean, next_due bigint, ready jsonb, mark text) plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function take_ended(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_untils bigint[]) returns SETOF holdfast.ended plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -1015,3 +1115,4 @@ function watch_number() returns bigint plpgsql volatile;
 function withdraw(p_flush uuid, p_now bigint) returns boolean plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function without_wake(p_headers text) returns text plpgsql immutable;
+function write_with_job(p_job jsonb, p_answer jsonb, p_now bigint) returns void plpgsql volatile;

@@ -281,6 +281,6 @@ export async function requeueInProgress(world: World, id: string): Promise<Calle
   const tx = await world.begin()
   const [dead] = await tx.run('select seq::text from holdfast.ended where id = $1', [id])
   const jobs = JSON.stringify([{ id, seq: Number(dead?.['seq']), past: null }])
-  await tx.run('select holdfast.revive($1::jsonb, false, holdfast.now_ms(null))', [jobs])
+  await tx.run('select holdfast.revive($1::jsonb, holdfast.now_ms(null))', [jobs])
   return tx
 }

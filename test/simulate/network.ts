@@ -14,7 +14,7 @@ import type { Trace } from './trace.ts'
 
 export const verbs = [
   ...(['define', 'enqueue', 'claim', 'renew', 'progress', 'cancelRequested', 'settle', 'sweep'] as const),
-  ...(['cancel', 'requeue', 'requeueAll', 'alter', 'purge', 'pause'] as const),
+  ...(['cancel', 'requeue', 'alter', 'changeAll', 'pause'] as const),
   ...(['job', 'outcomes', 'find', 'count', 'stats', 'kvGet', 'kvWrite', 'kvScan', 'advance', 'time'] as const),
   ...(['definitions', 'overrideLimit'] as const),
   ...(['watch', 'changes', 'examine', 'openBatch', 'addItems', 'controlBatch', 'batch', 'batches', 'items'] as const),

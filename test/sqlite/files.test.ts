@@ -73,7 +73,7 @@ async function exercise(path: string): Promise<string[]> {
     },
     () => holdfast.requeueAll({ queue: 'mail' }),
     () => holdfast.kv.put('key', 1),
-    () => holdfast.purge('mail', { states: ['done'] }),
+    () => holdfast.deleteAll({ queue: 'mail', state: 'done' }),
     () => holdfast.pause('mail'),
   ]
   for (const call of calls) await call().catch(refused)

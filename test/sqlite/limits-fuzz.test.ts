@@ -3,9 +3,9 @@
 import assert from 'node:assert/strict'
 import { randomInt } from 'node:crypto'
 import { test } from 'node:test'
-import type { NewJob } from '../../src/job/record.ts'
+import type { JobState, NewJob } from '../../src/job/record.ts'
 import type { Settlement } from '../../src/job/transition.ts'
-import type { BatchAction, ClaimedJob } from '../../src/store/store.ts'
+import type { BatchAction, BulkChange, ClaimedJob } from '../../src/store/store.ts'
 import { assertCountsEqualRecount } from './recount.ts'
 import { minute, newJob, type StoreWorld, storeWorld } from './store-world.ts'
 
@@ -102,17 +102,31 @@ class Player {
     settleMore: () => this.#settleSome(),
     cancel: () => this.#world.store.cancel([{ id: this.#anyId(), effects: null }]),
     requeue: () => this.#world.store.requeue([this.#anyId()]),
-    reprioritise: () => this.#alter({ as: 'reprioritise', priority: this.#below(3) }),
-    reschedule: () => this.#alter({ as: 'reschedule', runAt: this.#world.clock.time + this.#below(2) * minute }),
+    reprioritise: () => this.#alter({ as: 'reprioritise', priority: this.#below(3), by: null }),
+    reschedule: () =>
+      this.#alter({ as: 'reschedule', runAt: this.#world.clock.time + this.#below(2) * minute, by: null }),
+    change: () => this.#alter({ as: 'change', limitKey: this.#one(['a', 'b', 'c', null]), by: null }),
     wake: () => this.#alter({ as: 'wake', data: null }),
     delete: () => this.#alter({ as: 'delete' }),
-    purge: () =>
-      this.#world.store.purge({ queue: 'mail', states: [this.#one(['held', 'dead', 'scheduled'] as const)] }),
+    deleteAll: () => this.#changeAll({ as: 'delete' }, ['held', 'dead', 'scheduled']),
+    cancelAll: () => this.#changeAll({ as: 'cancel' }, ['held', 'ready', 'running']),
+    requeueAll: () => this.#changeAll({ as: 'requeue' }, ['dead', 'cancelled', 'done']),
+    reprioritiseAll: () => this.#changeAll({ as: 'reprioritise', priority: this.#below(3) }, ['held', 'ready']),
+    rescheduleAll: () => {
+      const runAt = this.#world.clock.time + this.#below(2) * minute
+      return this.#changeAll({ as: 'reschedule', runAt }, ['held', 'ready', 'scheduled'])
+    },
     sweep: () => this.#sweep(),
     later: async () => {
       this.#world.clock.time += this.#below(3 * minute)
       await this.#sweep()
     },
+  }
+
+  /** One step for the jobs of one of these states that have one limit key. */
+  async #changeAll(change: BulkChange, states: readonly JobState[]): Promise<void> {
+    const filter = { queues: ['mail'], states: [this.#one(states)], limitKey: this.#one(['a', 'b', 'c']) }
+    await this.#world.store.changeAll({ filter, change, dryRun: false, by: null, after: null, until: null })
   }
 
   /** Ends every job and batch that can still end. */
@@ -187,8 +201,9 @@ class Player {
     change:
       | { as: 'wake'; data: null }
       | { as: 'delete' }
-      | { as: 'reprioritise'; priority: number }
-      | { as: 'reschedule'; runAt: number },
+      | { as: 'reprioritise'; priority: number; by: null }
+      | { as: 'reschedule'; runAt: number; by: null }
+      | { as: 'change'; limitKey: string | null; by: null },
   ) {
     return this.#world.store.alter([{ id: this.#anyId(), ...change }])
   }

@@ -266,7 +266,7 @@ CREATE TABLE holdfast_queue (
   done integer not null default 0,
   dead integer not null default 0,
   cancelled integer not null default 0
-, labels text) strict;
+, labels text, paused_until integer, paused_for_ms integer) strict;
 
 CREATE TABLE holdfast_ready ( -- one range for jobs of no batch, and one for those of each batch
   queue integer not null,

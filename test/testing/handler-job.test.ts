@@ -33,6 +33,7 @@ test('a handler is called alone, and all its requests are recorded', async () =>
     enqueue: [{ queue: receipts, payload: { for: 'o1' }, delay: '1m' }],
     put: [{ key: 'last', value: 'o1' }],
     delete: ['first'],
+    ...{ compareAndSet: [], compareAndDelete: [] },
     sql: [{ text: 'update orders set shipped = ?', values: [true] }],
   })
 })

@@ -28,11 +28,14 @@ const actions = {
   cancelRunning: 4,
   requeue: 4,
   requeueAll: 1,
+  cancelAll: 1,
+  rescheduleAll: 1,
+  reprioritiseAll: 1,
   wake: 4,
   reschedule: 3,
   reprioritise: 4,
   delete: 3,
-  purge: 1,
+  deleteAll: 1,
 } as const
 
 /** Performs the named action, or one at random. */
@@ -59,8 +62,27 @@ export async function interfere(world: World, tag: string, named?: keyof typeof 
     }
     case 'requeueAll':
       await journal.ask('requeueAll', { queue: work.name }, async () => {
-        const { requeued } = await holdfast.requeueAll({ queue: work.name, error: 'given up', diedSince: now() - 50 })
-        return { requeued }
+        const filter = { queue: work.name, error: 'given up', ended: { since: now() - 50 } }
+        const { changed } = await holdfast.requeueAll(filter, { by: tag })
+        return { changed }
+      })
+      return
+    case 'cancelAll':
+      await journal.ask('cancelAll', { queue: purgeable.name }, async () => {
+        const { changed, requested } = await holdfast.cancelAll({ queue: purgeable.name })
+        return { changed, requested }
+      })
+      return
+    case 'rescheduleAll':
+      await journal.ask('rescheduleAll', { queue: purgeable.name }, async () => {
+        const { changed } = await holdfast.rescheduleAll({ queue: purgeable.name }, { delay: random.below(200) })
+        return { changed }
+      })
+      return
+    case 'reprioritiseAll':
+      await journal.ask('reprioritiseAll', { queue: purgeable.name }, async () => {
+        const { changed } = await holdfast.reprioritiseAll({ queue: purgeable.name }, random.below(10))
+        return { changed }
       })
       return
     case 'wake': {
@@ -87,8 +109,11 @@ export async function interfere(world: World, tag: string, named?: keyof typeof 
       if (id !== undefined) await journal.ask('delete', { id }, () => holdfast.delete(id).then(yes))
       return
     }
-    case 'purge':
-      await journal.ask('purge', { queue: purgeable.name }, () => holdfast.purge(purgeable.name))
+    case 'deleteAll':
+      await journal.ask('deleteAll', { queue: purgeable.name }, async () => {
+        const { changed } = await holdfast.deleteAll({ queue: purgeable.name })
+        return { changed }
+      })
   }
 }
 

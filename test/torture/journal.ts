@@ -90,11 +90,14 @@ export interface Calls {
   readonly cancel: { readonly id: string; readonly tag: string | null }
   readonly requeue: { readonly id: string }
   readonly requeueAll: { readonly queue: string }
+  readonly cancelAll: { readonly queue: string }
+  readonly rescheduleAll: { readonly queue: string }
+  readonly reprioritiseAll: { readonly queue: string }
   readonly wake: { readonly id: string; readonly data: string | null }
   readonly reschedule: { readonly id: string; readonly runAt: number }
   readonly reprioritise: { readonly id: string; readonly priority: number }
   readonly delete: { readonly id: string }
-  readonly purge: { readonly queue: string }
+  readonly deleteAll: { readonly queue: string }
   readonly pause: { readonly queue: string; readonly paused: boolean }
   /** A queue was paused while a claim of it was under way. This call covers the end of that claim. */
   readonly pauseCheck: { readonly queue: string }
@@ -140,12 +143,15 @@ export interface Answers {
   readonly settle: { readonly state: JobState }
   readonly cancel: 'cancelled' | 'requested'
   readonly requeue: true
-  readonly requeueAll: { readonly requeued: number }
+  readonly requeueAll: { readonly changed: number }
+  readonly cancelAll: { readonly changed: number; readonly requested: number }
+  readonly rescheduleAll: { readonly changed: number }
+  readonly reprioritiseAll: { readonly changed: number }
   readonly wake: JobState
   readonly reschedule: JobState
   readonly reprioritise: JobState
   readonly delete: true
-  readonly purge: { readonly deleted: number }
+  readonly deleteAll: { readonly changed: number }
   readonly pause: true
   /** How many jobs ran after the pause was answered, and after the claim was. */
   readonly pauseCheck: { readonly before: number; readonly after: number }
@@ -185,11 +191,14 @@ const refusals: Readonly<Record<Verb, readonly ErrorCode[]>> = {
   cancel: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   requeue: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   requeueAll: [],
+  cancelAll: [],
+  rescheduleAll: [],
+  reprioritiseAll: [],
   wake: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   reschedule: ['INVALID_STATE', 'JOB_NOT_FOUND', 'INVALID_OPTION'], // the last: it must start before that time
   reprioritise: ['INVALID_STATE', 'JOB_NOT_FOUND'],
   delete: ['INVALID_STATE', 'JOB_NOT_FOUND'],
-  purge: [],
+  deleteAll: [],
   pause: [],
   pauseCheck: [],
   put: [],

@@ -43,8 +43,8 @@ test('every call that names a queue takes its name, its definition, or the queue
     await holdfast.overrideLimit(queue, { limit: { concurrency: 3 } })
     await holdfast.overrideLimit(queue, null)
     await expectEnqueued(holdfast, queue)
-    assert.equal((await holdfast.purge(queue)).deleted, 1)
-    assert.equal((await holdfast.requeueAll({ queue })).requeued, 0)
+    assert.equal((await holdfast.deleteAll({ queue })).changed, 1)
+    assert.equal((await holdfast.requeueAll({ queue })).changed, 0)
     await holdfast.watch({ queue, signal: AbortSignal.abort() }).next()
     await holdfast.schedule('s', { cron: '@yearly', queue, payload: { n: 1 } })
     await holdfast.batch({ name: 'b', onComplete: { queue, payload: { n: 1 } } }, [{ queue, payload: { n: 1 } }])
@@ -233,7 +233,7 @@ test('a handler that forgets a declared result does not compile', async () => {
 
 test('job.effects offers what handlers use, and nothing else', () => {
   const job = handlerJob(plain, { n: 1 })
-  same<keyof typeof job.effects, 'enqueue' | 'put' | 'delete' | 'sql'>(true)
+  same<keyof typeof job.effects, 'enqueue' | 'put' | 'delete' | 'compareAndSet' | 'compareAndDelete' | 'sql'>(true)
   job.effects.put('k', 1)
   assert.deepEqual(job.staged.put, [{ key: 'k', value: 1 }])
 })

@@ -1,10 +1,12 @@
 // What a gate knows without a call to the store: when it reads, which answers it uses, and which events it emits.
+
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { isHoldfastError } from '../../src/errors.ts'
 import { Events, type HoldfastEvents } from '../../src/events.ts'
+import type { KvWrite } from '../../src/job/record.ts'
 import { Kv } from '../../src/kv/kv.ts'
-import type { KvEntry, KvWrite } from '../../src/store/store.ts'
+import type { KvEntry } from '../../src/store/store.ts'
 import { Gate, type GateOptions } from '../../src/worker/gate/gate.ts'
 import { GateClosed } from '../../src/worker/gate/gate-closed.ts'
 

@@ -120,6 +120,25 @@ describe('a handler in a thread', () => {
     await recount(holdfast)
   })
 
+  test('has what it staged with job.ifDead written if the job dies of its failure', async () => {
+    await using world = await setup()
+    const { holdfast } = world
+    const retrying = next(holdfast, 'job.retrying')
+    await holdfast.queue(tasks).enqueue('ifDead', { attempts: 2 })
+    await retrying
+    assert.equal(await holdfast.kv.get('died'), null)
+    for (const task of ['ifDead', 'ifDeadAtTimeout', 'ifDeadUncloneable'] as const) {
+      const dead = await run(holdfast, task, task === 'ifDeadAtTimeout' ? { timeout: 100 } : {})
+      assert.equal(dead.state, 'dead')
+      assert.equal((await holdfast.kv.get('died'))?.value, dead.id, task)
+    }
+    assert.equal((await holdfast.stats('followUps')).ready, 1)
+    const unprepared = await run(holdfast, 'ifDeadUnprepared')
+    assert.equal(unprepared.error?.code, 'INVALID_PAYLOAD')
+    assert.equal(unprepared.error?.causes?.[0]?.message, 'no luck')
+    await recount(holdfast)
+  })
+
   test('can set the delay of a retry', async () => {
     await using world = await setup()
     const { holdfast } = world

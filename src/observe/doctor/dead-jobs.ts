@@ -35,7 +35,7 @@ async function findingOf(store: Patient['store'], { queue, counts }: QueueStats,
     id: 'dead-jobs',
     severity: 'fine',
     sentence: `${counted(counts.dead, 'dead job')} in queue ${queue}${last}`.replace(/[.]?$/, '.'),
-    fix: `holdfast jobs --queue ${queue} --state dead lists them. Once the cause is gone: holdfast requeue --queue ${queue}, or holdfast purge ${queue} --state dead.`,
+    fix: `holdfast jobs --queue ${queue} --state dead lists them. Once the cause is gone: holdfast requeue --queue ${queue}, or holdfast delete --queue ${queue} --state dead.`,
     facts: { queue, dead: counts.dead, diedAt, error: message },
   }
 }

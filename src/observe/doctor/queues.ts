@@ -13,14 +13,14 @@ export async function unattendedQueues({ store, request }: Patient): Promise<Fin
   return late.map(findingOf)
 }
 
-function findingOf({ queue, paused, counts, oldestWaitingMs }: QueueStats): Finding {
+function findingOf({ queue, paused, pausedUntil, counts, oldestWaitingMs }: QueueStats): Finding {
   const { ready, running } = counts
   const waits = `${counted(ready, 'job')} of queue ${queue} ${ready === 1 ? 'waits' : 'wait'}, the oldest for ${span(oldestWaitingMs ?? 0)}`
   const facts = { queue, ready, running, oldestWaitingMs }
   if (paused)
     return warning(
       'queue-paused',
-      `${waits}, and the queue is paused.`,
+      `${waits}, and the queue is paused${pausedUntil === null ? '' : ` until ${new Date(pausedUntil).toISOString()}`}.`,
       `If it should run again: holdfast resume ${queue}.`,
       facts,
     )

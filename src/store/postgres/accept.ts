@@ -4,6 +4,7 @@ import type { AcceptAnswer, AcceptRequest } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { leaving, lockJobs } from './control.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
+import { whenLocksAreFree } from './lock-polls.ts'
 import { SettlementWriter } from './settlement-writer.ts'
 import { orInOwnTransaction, type StatementPolicy } from './statement-policy.ts'
 
@@ -42,7 +43,14 @@ export async function accept(context: StoreContext, request: AcceptRequest): Pro
   }
   const answer = await context.lanes.withLanes(async () => {
     await context.lanes.open(request.effects?.enqueue ?? [])
-    return orInOwnTransaction((policy) => context.db.transact((tx) => tx.attempt(() => take(tx, policy))))
+    const runsStatements = (request.effects?.sql.length ?? 0) > 0
+    return whenLocksAreFree(context, { runsStatements }, (lockMaxMs) =>
+      orInOwnTransaction((policy) =>
+        context.db.transact((tx) =>
+          tx.attempt(() => take(tx, { ...policy, leavesBlocked: lockMaxMs !== null }), { lockMaxMs }),
+        ),
+      ),
+    )
   })
   if (isRefused(answer) || answer === 'stale') return answer
   context.announce(ready)

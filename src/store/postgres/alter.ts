@@ -1,12 +1,17 @@
-// Verbs for operators. For single jobs that wait or have ended: wake, reschedule, reprioritise, delete. For many jobs: purge.
+// Verbs for operators, for single jobs that wait or have ended: wake, reschedule, reprioritise, change, delete.
 
+import { isRefused } from '../../errors.ts'
+import { decodeJson } from '../../job/codec.ts'
+import { areLabelRules, type LabelRules } from '../../job/labels.ts'
 import type { JobState } from '../../job/record.ts'
 import { encodeWake } from '../../job/stored.ts'
+import { type ChangeableJob, changeJob } from '../changed-job.ts'
 import { cannotAlter, notFound, rescheduledTooLate } from '../refusals.ts'
-import type { AlterAnswer, AlterRequest, PurgeAnswer, PurgeRequest } from '../store.ts'
+import type { AlterAnswer, AlterRequest, ChangeRequest } from '../store.ts'
+import type { Row } from './connection/call.ts'
 import type { PgTransaction } from './connection/database.ts'
-import { type LockedJob, leaving, lockJobs, selectNewestEnded } from './control.ts'
-import type { StoreContext } from './enqueue.ts'
+import { type LockedJob, leaving, lockJobs, recordByHand, selectLiveState, selectNewestEnded } from './control.ts'
+import { limitKeyIn, limitKeyRef, type StoreContext } from './enqueue.ts'
 import { LanesMissing } from './lanes.ts'
 import { liveOrEnded } from './read.ts'
 import { orRefuseValues } from './refused-values.ts'
@@ -40,7 +45,14 @@ async function alterTogether(context: StoreContext, requests: readonly AlterRequ
     keyRefs: touched.flatMap(({ keyRef }) => keyRef ?? []),
     batches: touched.flatMap(({ batch }) => (batch > 0 ? [batch] : [])),
   })
-  return answers
+  return Promise.all(answers.map((answer, i) => admittedNow(context, requests[i] as AlterRequest, answer)))
+}
+
+/** A job that was moved to a limit key is held first. By now it may have got a slot. */
+async function admittedNow({ db }: StoreContext, { as, id }: AlterRequest, answer: AlterAnswer): Promise<AlterAnswer> {
+  if (as === 'delete' || isRefused(answer) || answer.state !== 'held') return answer
+  const [row] = await db.query(selectLiveState, [id])
+  return row?.[0] === 'held' ? answer : { state: 'ready' }
 }
 
 interface Altered {
@@ -80,10 +92,14 @@ class Alteration {
         if (job.startBefore !== null && job.startBefore <= request.runAt) {
           return rescheduledTooLate(id, job.startBefore, request.runAt)
         }
+        await recordByHand(this.#tx, [id], { as: 'rescheduled', by: request.by, at: this.#tx.now })
         return this.#move(id, job, request.runAt)
       case 'reprioritise':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
-        return this.#reprioritise(id, job, request.priority)
+        return this.#reprioritise(id, job, request)
+      case 'change':
+        if (job.state === 'running') return cannotAlter(id, job.state, request.as)
+        return this.#change(job, request)
     }
   }
 
@@ -104,21 +120,48 @@ class Alteration {
   }
 
   /** A ready job stays ready, also if the clock was set back. */
-  async #reprioritise(id: string, job: LockedJob, priority: number): Promise<AlterAnswer> {
+  async #reprioritise(
+    id: string,
+    job: LockedJob,
+    { priority, by }: { readonly priority: number; readonly by: string | null },
+  ): Promise<AlterAnswer> {
     const { state, queue, runAt } = job
     if (priority === job.priority) return { state }
     const [row] = await this.#tx.query(selectNeighbour, [job.lane & ~1, priority])
     if (row?.[0] == null) throw new LanesMissing([{ queue, priority }], row?.[1] ?? null)
+    await recordByHand(this.#tx, [id], { as: 'reprioritised', by, at: this.#tx.now })
     return this.#move(id, { ...job, lane: Number(row[0]) }, state === 'scheduled' ? runAt : this.#tx.now)
   }
 
+  /** A ready job keeps its place, unless its limit key changes: claims read the row at its place under the lane's lock. */
+  async #change(job: LockedJob, request: ChangeRequest): Promise<AlterAnswer> {
+    const { id } = request
+    const [row = []] = await this.#tx.query(selectChangeable, [id])
+    const { seq, queueNo, stored } = toChangeable(id, job, row)
+    const changed = changeJob(stored, request, this.#tx.now)
+    if (isRefused(changed)) return changed
+    const { payload, headers, maxAttempts, past, labels, limitKey } = changed
+    await this.#tx.query(
+      'update holdfast.job set payload = $2, headers = $3, max_attempts = $4, past = $5, labels = $6::jsonb where id = $1',
+      [id, payload, headers, maxAttempts, past, labels],
+    )
+    if (request.payload !== undefined) await this.#tx.query(dropOffer, [id, stored.past]) // it is about the payload before
+    if (labels !== stored.labels) await this.#tx.query(replaceLabels, [id, seq, stored.labels, labels])
+    if (limitKey === stored.limitKey) return { state: job.state }
+    const keyRef = limitKey === null ? null : limitKeyRef(queueNo, limitKey)
+    if (job.state !== 'scheduled') return this.#move(id, job, this.#tx.now, keyRef)
+    const isItem = keyRef !== null && job.batch > 0
+    await this.#tx.query('update holdfast.job set limit_key = $2, is_item = $3 where id = $1', [id, keyRef, isItem])
+    return { state: job.state }
+  }
+
   /** `lane & ~1`: a job that was released or rescued loses its precedence. */
-  async #move(id: string, job: LockedJob, runAt: number): Promise<AlterAnswer> {
-    const { queue, lane } = job
+  async #move(id: string, job: LockedJob, runAt: number, keyRef = job.keyRef): Promise<AlterAnswer> {
+    const { queue, lane, batch } = job
     const { now } = this.#tx
-    this.#altered.touched.push(job)
-    const text = 'select holdfast.move_waiting(j.id, $2, $3, j.limit_key, $4) from holdfast.job j where j.id = $1'
-    const [row] = await this.#tx.query(text, [id, runAt, lane & ~1, now])
+    this.#altered.touched.push(job, { batch, keyRef })
+    const text = 'select holdfast.move_waiting($1, $2, $3, $5, $4)'
+    const [row] = await this.#tx.query(text, [id, runAt, lane & ~1, now, keyRef])
     const { ready } = this.#altered
     if (row?.[0] === 'ready') ready.set(queue, (ready.get(queue) ?? 0) + 1)
     return { state: row?.[0] as JobState }
@@ -130,49 +173,43 @@ const selectNeighbour = `select t.no, b.id from holdfast.lane l
   left join holdfast.lane t on t.queue = l.queue and t.batch = l.batch and t.priority = $2
   left join holdfast.batch b on b.no = l.batch where l.no = $1`
 
+const selectChangeable = `select j.seq, q.no, j.max_attempts, j.payload, j.labels::text, j.past, q.key_path, q.key_by_code, q.labels::text
+  from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue where j.id = $1`
+
+const dropOffer = 'select holdfast.drop_offers(array[holdfast.offer_key($1::uuid, $2::text)])'
+
+const replaceLabels = `select holdfast.drop_labels(array[$2::bigint], array[$3::jsonb]), case when $4::jsonb is not null
+  then holdfast.add_labels($1, $2, $4::jsonb) end`
+
+interface Changeable {
+  readonly seq: string
+  readonly queueNo: number
+  readonly stored: ChangeableJob
+}
+
+function toChangeable(id: string, { queue, attempts, headers, keyRef }: LockedJob, row: Row): Changeable {
+  const [seq, no, maxAttempts, payload, labels, past, keyPath, keyByCode, rules] = row
+  const keyRule = keyByCode === 't' ? 'code' : keyPath == null ? null : { path: keyPath }
+  return {
+    ...{ seq: seq as string, queueNo: Number(no) },
+    stored: {
+      ...{ id, queue, keyRule, labelRules: toLabelRules(rules ?? null), attempts, maxAttempts: Number(maxAttempts) },
+      ...{
+        payload: payload as string,
+        headers,
+        labels: labels ?? null,
+        limitKey: limitKeyIn(keyRef),
+        past: past ?? null,
+      },
+    },
+  }
+}
+
+function toLabelRules(text: string | null): LabelRules | null {
+  const rules = text === null ? null : decodeJson(text)
+  return areLabelRules(rules) ? rules : null
+}
+
 function isLocked(job: LockedJob | AlterAnswer): job is LockedJob {
   return 'lane' in job
-}
-
-const chunkMax = 1_000
-
-export async function purge(context: StoreContext, { queue, states }: PurgeRequest): Promise<PurgeAnswer> {
-  let deleted = 0
-  const keyRefs = new Set<string>()
-  const batches = new Set<number>()
-  for (const state of states) {
-    for (let mark: string | null = null, more = true; more; more = mark !== null) {
-      const step: PurgeStep = await context.db.transact((tx) => purgeSome(tx, { queue, state, mark }))
-      deleted += step.deleted
-      mark = step.mark
-      for (const keyRef of step.keyRefs) keyRefs.add(keyRef)
-      for (const batch of step.batches) batches.add(batch)
-    }
-  }
-  // At the end: jobs that are admitted earlier would be purged too.
-  await context.afterCommit({ keyRefs: [...keyRefs], batches: [...batches] })
-  return { deleted }
-}
-
-interface PurgeStep {
-  readonly deleted: number
-  readonly keyRefs: readonly string[]
-  readonly batches: readonly number[]
-  /** Where the next step goes on; null: this was the last one. */
-  readonly mark: string | null
-}
-
-interface PurgeStepRequest {
-  readonly queue: string
-  readonly state: string
-  readonly mark: string | null
-}
-
-async function purgeSome(tx: PgTransaction, { queue, state, mark }: PurgeStepRequest): Promise<PurgeStep> {
-  await tx.readClock()
-  const values = [queue, state, mark, chunkMax, tx.now]
-  const [row] = await tx.query('select * from holdfast.purge($1, $2, $3::jsonb, $4, $5)', values)
-  const keyRefs = JSON.parse(row?.[1] ?? '[]') as string[]
-  const batches = JSON.parse(row?.[2] ?? '[]') as number[]
-  return { deleted: Number(row?.[0]), keyRefs, batches, mark: row?.[3] ?? null }
 }

@@ -76,6 +76,14 @@ export async function awaitClaims(db: Database, queue: string): Promise<void> {
   }
 }
 
+/** The same after a change of all queues: one statement for each 64 lanes that claims are at work in. */
+export async function awaitAllClaims(db: Database): Promise<void> {
+  for (let after: number | null = 0; after !== null; ) {
+    const [row] = await db.query('select holdfast.await_all_claims($1)', [after])
+    after = row?.[0] == null ? null : Number(row[0])
+  }
+}
+
 /** HF008: the `onDead` queues would form a cycle. The error names it. */
 export function rethrowOnDeadCycle(error: unknown): never {
   const { code, detail } = error as { readonly code?: unknown; readonly detail?: unknown }

@@ -8,7 +8,7 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CallerTransaction } from '../../adapters/transaction.ts'
-import { isHoldfastError, isRefused, type Refused, toError } from '../../errors.ts'
+import { isHoldfastError, isRefused, type Refused, refuse, toError } from '../../errors.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import { isUnfit, type Labels, type UnfitLabel } from '../../job/labels.ts'
 import type { NewJob } from '../../job/record.ts'
@@ -17,6 +17,7 @@ import {
   atIndex,
   duplicateId,
   idempotencyMismatch,
+  kvVersionMismatch,
   limitKeyRequired,
   Refusal,
   startsTooLate,
@@ -148,9 +149,12 @@ export function areFilledIn(lanes: Lanes, jobs: readonly NewJob[]): boolean {
   return jobs.every((job) => lanes.limitKeyOf(job) !== undefined && !isUnfit(lanes.labelsOf(job)))
 }
 
-/** Nothing about these jobs has to be looked up, except their limit keys. */
+/** Nothing about these jobs has to be looked up, except their limit keys, and nothing is written beside them. */
 export function isPlain({ jobs }: EnqueueRequest): boolean {
-  return jobs.every((job) => !job.idGiven && job.dedup === null && job.idempotency === null && job.startBefore === null)
+  return jobs.every(
+    ({ idGiven, dedup, idempotency, startBefore, kv }) =>
+      !idGiven && dedup === null && idempotency === null && startBefore === null && kv === undefined,
+  )
 }
 
 /** The only job of the call, if it is ready once it is stored. */
@@ -554,6 +558,7 @@ function jobJson(job: NewJob): Record<string, unknown> {
     ...(dedup?.replace && { replace: true }),
     ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
     ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
+    ...(job.kv !== undefined && { kv: job.kv }),
   }
 }
 
@@ -589,11 +594,28 @@ function toAnswers(json: string): (readonly Added[] | Refused)[] {
 function toRefused({ refused, id, key, queue }: Extract<JsonAnswer, { refused: string }>): Refused {
   if (refused === 'HF108') return limitKeyRequired(queue, id || null)
   if (refused === 'HF110') return toUnfitLabel(id)
+  if (refused === 'HF112') return noKvForProducers(queue)
+  if (refused === 'HF111') {
+    const { key: entry, version, actual } = JSON.parse(id) as MismatchJson
+    return kvVersionMismatch({ key: entry, version }, actual)
+  }
   if (refused === 'HF109') {
     const { startBefore, runAt } = JSON.parse(id) as { readonly startBefore: number; readonly runAt: number }
     return startsTooLate(startBefore, runAt)
   }
   return refused === 'HF101' ? idempotencyMismatch({ key, id, queue }) : duplicateId(id)
+}
+
+interface MismatchJson {
+  readonly key: string
+  readonly version: number | null
+  readonly actual: number | null
+}
+
+function noKvForProducers(queue: string): Refused {
+  const message =
+    'This role is granted producer: it enqueues, and may not write key-value entries. Leave out kv, or have the owner of the schema run holdfast migrate --grant worker=<role>.'
+  return refuse('UNSUPPORTED', message, { option: 'kv', queue })
 }
 
 function toUnfitLabel(detail: string): Refused {

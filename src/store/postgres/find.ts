@@ -15,7 +15,7 @@ import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { CountedJobs, CountQuery, FindQuery, FoundPage } from '../store.ts'
 import type { Row, Value } from './connection/call.ts'
 import { texts, list as toList } from './connection/columns.ts'
-import type { Database } from './connection/database.ts'
+import type { Queryable } from './connection/database.ts'
 import {
   endedColumnsWith,
   halves,
@@ -31,26 +31,60 @@ import {
 } from './read.ts'
 import { labelHash } from './schema/hash.ts'
 
-export async function findJobs(db: Database, query: FindQuery): Promise<FoundPage> {
-  const { page, looked, next } = await scanJobs(db, query, { isCount: false })
-  return { jobs: page.entries.filter((job) => job !== null), looked, next }
+export async function findJobs(db: Queryable, query: FindQuery): Promise<FoundPage> {
+  const { entries, looked, next } = await scanJobs(db, query, recordsWith(query.include))
+  return { jobs: entries, looked, next }
 }
 
-export async function countJobs(db: Database, { filter, after }: CountQuery): Promise<CountedJobs> {
+export async function countJobs(db: Queryable, { filter, after }: CountQuery): Promise<CountedJobs> {
   if (isOfLists(filter)) {
     const stats = (await readCounts(db)).map(({ name, counts }) => ({ queue: name, counts }))
     return { count: countOf(filter, stats), looked: 0, next: null }
   }
-  const query = { filter, after, limit: bounds.lookMax, include: [] }
-  const { page, looked, next } = await scanJobs(db, query, { isCount: true })
-  return { count: page.entries.length, looked, next }
+  const { entries, looked, next } = await scanJobs(db, { filter, after, limit: bounds.lookMax }, counted)
+  return { count: entries.length, looked, next }
 }
 
-async function scanJobs(db: Database, query: FindQuery, { isCount }: { readonly isCount: boolean }) {
+export type ScanQuery = Omit<FindQuery, 'include'>
+
+/** What is read of each job. */
+export interface Reads<Entry> {
+  /** For jobs of each kind, as many columns. */
+  columnsOf(kind: Kind, given: (value: Value) => string): readonly string[]
+  readonly width: number
+  /** How many bytes of a page a job takes: SQL, by the columns c1, c2, … */
+  readonly bytes: string
+  toEntry(columns: Row, found: Found): Entry
+  /** Conditions beside those of the filter. */
+  conditionsOn?(kind: Kind, given: (value: Value) => string): readonly string[]
+  /** Lists and parts in the direction in which jobs move, for changes of all jobs that match. */
+  readonly isInFlow?: boolean
+  /** Of a job with the first label, the highest number to look at. */
+  readonly until?: number
+}
+
+/** Where a job was found. */
+export interface Found {
+  /** The cursor that goes on after it. */
+  readonly next: () => string
+  /** How many jobs were looked at up to it. */
+  readonly looked: number
+}
+
+export interface Scanned<Entry> {
+  readonly entries: readonly Entry[]
+  readonly looked: number
+  readonly next: string | null
+}
+
+export async function scanJobs<Entry>(db: Queryable, query: ScanQuery, reads: Reads<Entry>): Promise<Scanned<Entry>> {
   const { filter, after } = query
   const way = wayOf(filter)
-  const mark = after === null ? null : decodeCursor<Mark>(after, (value) => value[0] === way && isMark(value))
-  const scan = new Scan(db, query, isCount)
+  const mark =
+    after === null
+      ? null
+      : decodeCursor<Mark>(after, (value) => value[0] === way && isMark(value, reads.isInFlow ? flow : listed))
+  const scan = new Scan(db, query, reads)
   if (way === 'ids') await walkIds(scan, filter.ids ?? [], mark)
   else if (way === 'items') await walkItems(scan, mark)
   else if (way === 'labels') await walkLabels(scan, filter.labels ?? {}, mark)
@@ -58,7 +92,18 @@ async function scanJobs(db: Database, query: FindQuery, { isCount }: { readonly 
   return scan.answer
 }
 
-const states: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
+/** Of the jobs of a source, those that match the whole filter, in the order of the source. However many bytes that compares. */
+export function matchesOf<Entry>(
+  db: Queryable,
+  filter: JobFilter,
+  source: Source,
+  reads: Reads<Entry>,
+): Promise<readonly Entry[]> {
+  return new Scan(db, { filter, after: null, limit: Number.MAX_SAFE_INTEGER }, reads).allOf(source)
+}
+
+const listed: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
+const flow: readonly JobState[] = ['scheduled', 'held', 'ready', 'running', 'dead', 'cancelled', 'done']
 
 type Way = 'ids' | 'items' | 'labels' | 'lists'
 
@@ -82,7 +127,7 @@ function wayOf({ ids, batch, labels }: JobFilter): Way {
   return labels === undefined ? 'lists' : 'labels'
 }
 
-async function walkIds(scan: Scan, ids: readonly string[], mark: Mark | null): Promise<void> {
+async function walkIds<Entry>(scan: Scan<Entry>, ids: readonly string[], mark: Mark | null): Promise<void> {
   for (const phase of [0, 1] as const) {
     const [, at = 0, from = 0] = (mark ?? []) as readonly number[]
     if (phase < at) continue
@@ -118,23 +163,29 @@ function jobsWithIds(phase: 0 | 1, ids: readonly string[], [from = 0]: Place, ma
   }
 }
 
-async function walkItems(scan: Scan, mark: Mark | null): Promise<void> {
+async function walkItems<Entry>(scan: Scan<Entry>, mark: Mark | null): Promise<void> {
   const no = await scan.batchNo()
   if (no === null) return
-  const [, at = 0, ...position] = (mark ?? []) as readonly number[]
-  for (const part of [0, 1, 2] as const) {
-    if (part < at || (part > 0 && possibleStates(scan.filter, liveStates).length === 0)) continue
+  const parts: readonly (0 | 1 | 2)[] = scan.isInFlow ? [2, 1, 0] : [0, 1, 2]
+  const [, from = parts[0], ...position] = (mark ?? []) as readonly number[]
+  const at = from === allParts ? parts.length : parts.indexOf(from as 0 | 1 | 2)
+  for (const [i, part] of parts.entries()) {
+    if (i < at || possibleStates(scan.filter, part === 0 ? endedStates : liveStates).length === 0) continue
     const isGoingOn = await scan.walk({
-      from: part === at && position.length > 0 ? position : null,
+      from: i === at && position.length > 0 ? position : null,
       read: (place, max) => itemsOf(part, no, place, max),
       markAt: (place) => ['items', part, ...place],
-      end: ['items', part + 1],
+      end: ['items', parts[i + 1] ?? allParts],
     })
     if (!isGoingOn) return
   }
 }
 
 const liveStates: readonly JobState[] = ['running', 'ready', 'scheduled', 'held']
+const endedStates: readonly JobState[] = ['dead', 'cancelled', 'done']
+
+/** Stands for the part after the last one. */
+const allParts = 3
 
 /** The same order as `readItems` has. */
 function itemsOf(part: 0 | 1 | 2, no: number, place: Place | null, max: number): Source {
@@ -166,11 +217,11 @@ function itemsOf(part: 0 | 1 | 2, no: number, place: Place | null, max: number):
 }
 
 /** Newest first. The other labels are compared job by job, and so is this one: two labels may have the same hash. */
-async function walkLabels(scan: Scan, labels: Labels, mark: Mark | null): Promise<void> {
+async function walkLabels<Entry>(scan: Scan<Entry>, labels: Labels, mark: Mark | null): Promise<void> {
   const [name = '', value = ''] = Object.entries(labels)[0] ?? []
   await scan.walk({
     from: mark === null ? null : [Number(mark[1])],
-    read: (place, max) => jobsWithLabel(name, value, place?.[0] ?? Number.MAX_SAFE_INTEGER, max),
+    read: (place, max) => jobsWithLabel(name, value, place?.[0] ?? scan.until + 1, max),
     markAt: ([seq = 0]) => ['labels', seq],
     end: ['labels', 0],
   })
@@ -197,7 +248,7 @@ function jobsWithLabel(name: string, value: string, before: number, max: number)
   }
 }
 
-async function walkLists(scan: Scan, mark: Mark | null): Promise<void> {
+async function walkLists<Entry>(scan: Scan<Entry>, mark: Mark | null): Promise<void> {
   const counted = await readCounts(scan.db)
   const { filter } = scan
   if (mark === null) await lookAtHolder(scan, counted)
@@ -206,8 +257,9 @@ async function walkLists(scan: Scan, mark: Mark | null): Promise<void> {
   for (const queue of counted) {
     if (!(filter.queues?.includes(queue.name) ?? true) || (name !== undefined && queue.name < (name as string)))
       continue
-    for (const state of possibleStates(filter, states)) {
-      const at = states.indexOf(state)
+    const order = scan.isInFlow ? flow : listed
+    for (const state of possibleStates(filter, order)) {
+      const at = order.indexOf(state)
       if ((queue.name === name && at < Number(index)) || queue.counts[state] === 0) continue
       const isInside = queue.name === name && at === index
       const isGoingOn = await scan.walk({
@@ -223,8 +275,8 @@ async function walkLists(scan: Scan, mark: Mark | null): Promise<void> {
 }
 
 /** The job that has the key now is found through the table of keys. Other jobs that had it are found in their lists. */
-async function lookAtHolder(
-  scan: Scan,
+async function lookAtHolder<Entry>(
+  scan: Scan<Entry>,
   counted: readonly { readonly name: string; readonly no: number }[],
 ): Promise<void> {
   const { queues, dedupKey, idempotencyKey } = scan.filter
@@ -270,28 +322,10 @@ function jobsOfList({ queue: no, state, ended, group }: List, place: Place | nul
     case 'ready':
       return {
         ...{ kind: 'live', places: 4, values: [no, a, b, String(Math.max(0, c)), d, max] },
-        text: (columns) => `with holds as materialized (
-           select s.lane, u.xid, u.ord
-             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
-            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
-         ),
-         listed as (
-           select w.*
-             from holdfast.lane l cross join (values (0), (1)) f(back) cross join lateral (
-               select j.* from holdfast.job j
-                where j.lane = l.no + 1 - f.back and j.ready_xid is not null
-                  and (j.ready_xid, j.ord) > (case when l.priority = $2 and f.back = $3 then $4::text::xid8 else '0' end,
-                    case when l.priority = $2 and f.back = $3 then $5::bigint else 0 end)
-                  and not exists (select from holds h where h.lane = j.lane and h.xid = j.ready_xid and h.ord = j.ord)
-                order by j.ready_xid, j.ord
-                limit $6
-             ) w
-            where l.queue = $1 and (l.priority, f.back) >= ($2::int, $3::int)
-         )
-         select ${columns}, l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord
-           from listed j
+        text: (columns) => `select ${columns}, l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord
+           from holdfast.list_ready($1, $2, $3, $4::text::xid8, $5, $6) j
            join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinNoLease}
-          order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord limit $6`,
+          order by l.priority, 1 - (j.lane & 1), j.ready_xid, j.ord`,
       }
     case 'scheduled':
       return {
@@ -335,7 +369,7 @@ function heldFrom(place: Place | null): readonly [high: number, low: number] {
 }
 
 /** A statement that reads jobs of one list from a place on, in its order. */
-interface Source {
+export interface Source {
   /** Rows of `job` (j, l, q, h, p), of `ended` (e, q), or of both: then the columns of each are given. */
   readonly kind: Kind | 'both'
   readonly values: readonly Value[]
@@ -344,7 +378,7 @@ interface Source {
   text(columns: string, endedColumns?: string): string
 }
 
-type Kind = 'live' | 'ended'
+export type Kind = 'live' | 'ended'
 
 interface Walk {
   readonly from: Place | null
@@ -354,14 +388,14 @@ interface Walk {
   readonly end: Mark
 }
 
-class Scan {
-  readonly db: Database
+class Scan<Entry> {
+  readonly db: Queryable
   readonly filter: JobFilter
   /** The job that is found through a table of keys and not again in its list. */
   holder = 0
-  readonly #query: FindQuery
-  readonly #isCount: boolean
-  readonly #page: Page<FoundJob | null>
+  readonly #query: ScanQuery
+  readonly #reads: Reads<Entry>
+  readonly #page: Page<Entry>
   readonly #isPlain: boolean
   #batchNo: number | null | undefined
   #looked = 0
@@ -370,18 +404,26 @@ class Scan {
   #mark: Mark | null = null
   #isMore = false
 
-  constructor(db: Database, query: FindQuery, isCount: boolean) {
+  constructor(db: Queryable, query: ScanQuery, reads: Reads<Entry>) {
     this.db = db
     this.filter = query.filter
     this.#query = query
-    this.#isCount = isCount
+    this.#reads = reads
     this.#page = new Page(query.limit)
-    this.#isPlain = isOfLists(query.filter)
+    this.#isPlain = isOfLists(query.filter) && reads.conditionsOn === undefined
   }
 
-  get answer() {
+  get isInFlow(): boolean {
+    return this.#reads.isInFlow ?? false
+  }
+
+  get until(): number {
+    return this.#reads.until ?? Number.MAX_SAFE_INTEGER - 1
+  }
+
+  get answer(): Scanned<Entry> {
     const next = this.#isMore ? (this.#mark ? encodeCursor(this.#mark) : this.#query.after) : null
-    return { page: this.#page, looked: this.#looked, next }
+    return { entries: this.#page.entries, looked: this.#looked, next }
   }
 
   /** Null: there is no such batch. */
@@ -395,16 +437,19 @@ class Scan {
 
   /** Looks at one list, from a place on. False: the call ends here. */
   async walk({ from, read, markAt, end }: Walk): Promise<boolean> {
-    for (let at = from, rows = rowsMin; ; rows = Math.min(rowsMax, rows * 2)) {
+    const least = this.isInFlow ? Math.max(rowsMin, this.#query.limit) : rowsMin
+    for (let at = from, rows = least; ; rows = Math.min(rowsMax, rows * 2)) {
       this.#isMore = this.#page.hasAll || this.#isUsedUp
       if (this.#isMore) return false
       const max = this.#isPlain ? this.#page.rowsLeft : Math.min(rows, bounds.lookMax - this.#looked)
       const looks = await this.#look(read(at, max))
       const before = this.#looked
       for (const { isMatch, columns, bytes, place, turn } of looks) {
-        this.#isMore = isMatch && !this.#page.add(this.#toFound(columns), bytes)
+        const mark = markAt(place)
+        const found = { next: () => encodeCursor(mark), looked: before + turn }
+        this.#isMore = isMatch && !this.#page.add(this.#reads.toEntry(columns, found), bytes)
         if (this.#isMore) return false
-        this.#mark = markAt(place)
+        this.#mark = mark
         at = place
         this.#looked = before + turn
       }
@@ -419,13 +464,24 @@ class Scan {
 
   /** Takes the holder of a key, if the source has it. A job that has its id now, but another number, is not the holder. */
   async takeHolder(source: Source, seq: number): Promise<boolean> {
-    const [look] = await this.#look(source)
+    const [look] = await this.#look(source, { checksAll: true }) // it need not be in the lists of the filter
     if (look === undefined || look.place[1] !== seq) return false
-    if (look.isMatch) this.#page.add(this.#toFound(look.columns), look.bytes)
+    const mark: Mark = ['lists', seq]
     this.#looked += 1
-    this.#mark = ['lists', seq]
+    if (look.isMatch) {
+      const found = { next: () => encodeCursor(mark), looked: this.#looked }
+      this.#page.add(this.#reads.toEntry(look.columns, found), look.bytes)
+    }
+    this.#mark = mark
     this.holder = seq
     return true
+  }
+
+  /** For a source that is no list: everything that matches. */
+  async allOf(source: Source): Promise<readonly Entry[]> {
+    const looks = await this.#look(source, { checksAll: true })
+    const found = { next: () => '', looked: 0 }
+    return looks.filter(({ isMatch }) => isMatch).map(({ columns }) => this.#reads.toEntry(columns, found))
   }
 
   get #isUsedUp(): boolean {
@@ -435,39 +491,40 @@ class Scan {
     )
   }
 
-  #toFound(columns: Row): FoundJob | null {
-    return this.#isCount ? null : toFound(columns, this.#query.include)
-  }
-
-  async #look(source: Source): Promise<Look[]> {
+  async #look(source: Source, { checksAll = false } = {}): Promise<Look[]> {
     this.#statements += 1
-    const { include } = this.#query
+    const { width, bytes } = this.#reads
     const values: Value[] = [...source.values]
     const given = (value: Value) => `$${values.push(value)}`
     const kinds: readonly Kind[] = source.kind === 'both' ? ['live', 'ended'] : [source.kind]
     const rows: RowsToRead[] = []
     for (const kind of kinds) {
-      const columns = this.#isCount ? ['null::text'] : columnsOf(kind, include)
-      const isLast = kind === kinds.at(-1) // texts of both kinds are compared by the conditions of the last one
-      rows.push({ columns, conditions: await this.#conditionsOn(kind, given, isLast) })
+      const comparesTexts = kind === kinds.at(-1) // texts of both kinds are compared by the conditions of the last one
+      const conditions = await this.#conditionsOn(kind, given, { comparesTexts, checksAll })
+      rows.push({ columns: this.#reads.columnsOf(kind, given), conditions })
     }
-    const width = this.#isCount ? 1 : recordWidth + sizes.length
+    const most = Number.MAX_SAFE_INTEGER
     const text = lookText(source, {
-      ...{ rows, width, isCount: this.#isCount },
-      rowsLeft: given(this.#page.rowsLeft),
-      bytesLeft: given(this.#page.bytesLeft),
-      compareLeft: given(bounds.lookBytes - this.#compared),
+      ...{ rows, width, bytes },
+      rowsLeft: given(checksAll ? most : this.#page.rowsLeft),
+      bytesLeft: given(checksAll ? most : this.#page.bytesLeft),
+      compareLeft: given(checksAll ? most : bounds.lookBytes - this.#compared),
     })
     return (await this.db.query(text, values)).map((row) => toLook(row, width))
   }
 
-  async #conditionsOn(kind: Kind, given: (value: Value) => string, comparesTexts: boolean): Promise<Conditions> {
+  /** Conditions that every job of a list fulfils are compared only if `checksAll`. */
+  async #conditionsOn(
+    kind: Kind,
+    given: (value: Value) => string,
+    { comparesTexts, checksAll }: { readonly comparesTexts: boolean; readonly checksAll: boolean },
+  ): Promise<Conditions> {
     const { queues, states, enqueued, ended, started, worker, attempts, batch, error, payload } = this.filter
     const { labels, errorGroup } = this.filter
-    const way = wayOf(this.filter)
+    const way = checksAll ? 'ids' : wayOf(this.filter)
     const job = kind === 'live' ? 'j' : 'e'
     const run = kind === 'live' ? 'h' : 'e'
-    const fits: string[] = []
+    const fits: string[] = [...(this.#reads.conditionsOn?.(kind, given) ?? [])]
     const costly: string[] = []
     const compare = (condition: () => string) => comparesTexts && costly.push(condition())
     const within = (column: string, { since, before }: NonNullable<JobFilter['ended']>) => [
@@ -556,7 +613,18 @@ interface Conditions {
   readonly texts: { readonly payload: string; readonly error: string; readonly past: string }
 }
 
+const counted: Reads<null> = { columnsOf: () => ['null::text'], width: 1, bytes: '0', toEntry: () => null }
+
 const sizes = ['payload', 'headers', 'result', 'past'] as const
+
+function recordsWith(include: readonly IncludedPart[]): Reads<FoundJob> {
+  return {
+    columnsOf: (kind) => columnsOf(kind, include),
+    width: recordWidth + sizes.length,
+    bytes: longColumns.map((no) => `coalesce(octet_length(c${no}), 0)`).join(' + '),
+    toEntry: (columns) => toFound(columns, include),
+  }
+}
 
 function columnsOf(kind: Kind, include: readonly IncludedPart[]): string[] {
   const job = kind === 'live' ? 'j' : 'e'
@@ -572,11 +640,9 @@ interface RowsToRead {
   readonly conditions: Conditions
 }
 
-interface LookParts {
+interface LookParts extends Pick<Reads<unknown>, 'width' | 'bytes'> {
   /** For each kind of the source. */
   readonly rows: readonly RowsToRead[]
-  readonly width: number
-  readonly isCount: boolean
   readonly rowsLeft: string
   readonly bytesLeft: string
   readonly compareLeft: string
@@ -587,11 +653,10 @@ interface LookParts {
  * at. It looks at no more jobs once it has compared so many bytes. `octet_length` reads no text that is stored out of line.
  */
 function lookText(source: Source, parts: LookParts): string {
-  const { rows, width, isCount, rowsLeft, bytesLeft, compareLeft } = parts
+  const { rows, width, bytes, rowsLeft, bytesLeft, compareLeft } = parts
   const costly = rows.at(-1)?.conditions.costly // live jobs have no error: for them the conditions on columns do not hold
   const answered = Array.from({ length: width }, (_, i) => `c${i + 1}`)
   const places = Array.from({ length: source.places }, (_, i) => `p${i + 1}`)
-  const long = isCount ? [] : longColumns.map((no) => `coalesce(octet_length(c${no}), 0)`)
   const read = rows.map(({ columns, conditions: { fits, texts: compared } }) =>
     [...columns, fits, compared.payload, compared.error, compared.past].join(', '),
   )
@@ -599,7 +664,7 @@ function lookText(source: Source, parts: LookParts): string {
     from (select *, count(*) filter (where is_match) over w as hits,
                  coalesce(sum(bytes) filter (where is_match) over w, 0) as until, max(turn) over () as last
             from (select *, case when fits then ${costly} else false end as is_match,
-                         ${['0', ...long].join(' + ')} as bytes
+                         ${bytes} as bytes
                     from (select *, row_number() over w as turn, count(*) over () as total,
                                  sum(weight) over w as compared
                             from (select *, case when fits then coalesce(octet_length(payload), 0)
@@ -610,7 +675,7 @@ function lookText(source: Source, parts: LookParts): string {
                           window w as (rows unbounded preceding)) numbered
                    where compared - weight <= ${compareLeft}::bigint) compared
           window w as (rows unbounded preceding)) found
-   where (is_match and hits <= ${rowsLeft}::int and (until - bytes <= ${bytesLeft}::bigint or hits <= 2)) or turn = last`
+   where (is_match and hits <= ${rowsLeft}::bigint and (until - bytes <= ${bytesLeft}::bigint or hits <= 2)) or turn = last`
 }
 
 /** A job that matches, or the last one that was looked at. */
@@ -634,7 +699,7 @@ function toLook(row: Row, width: number): Look {
 }
 
 function toFound(row: Row, include: readonly IncludedPart[]): FoundJob {
-  const { payload, headers, result, history, error, ...rest } = toRecord(row.slice(0, recordWidth))
+  const { payload, headers, result, history, changes, error, ...rest } = toRecord(row.slice(0, recordWidth))
   const [payloadBytes = 0, headersBytes = 0, resultBytes = 0, historyBytes = 0] = row.slice(recordWidth).map(Number)
   return {
     ...rest,
@@ -643,17 +708,18 @@ function toFound(row: Row, include: readonly IncludedPart[]): FoundJob {
     ...(include.includes('payload') && { payload }),
     ...(include.includes('headers') && { headers }),
     ...(include.includes('result') && { result }),
-    ...(include.includes('history') && { history }),
+    ...(include.includes('history') && { history, changes }),
   }
 }
 
-function isMark([way, ...rest]: readonly unknown[]): boolean {
+/** `order`: of the states. */
+function isMark([way, ...rest]: readonly unknown[], order: readonly JobState[]): boolean {
   if (way !== 'lists') return isItemsOrIds(way, rest)
   const [holder, queue, state, ...place] = rest
   if (!isNumber(holder, Number.MAX_SAFE_INTEGER)) return false
   if (rest.length === 1) return true
-  if (typeof queue !== 'string' || !isNumber(state, states.length)) return false
-  return place.length === 0 || isPlace(place, states[state as number])
+  if (typeof queue !== 'string' || !isNumber(state, order.length)) return false
+  return place.length === 0 || isPlace(place, order[state as number])
 }
 
 function isItemsOrIds(way: unknown, [part, ...place]: readonly unknown[]): boolean {

@@ -6,7 +6,7 @@ import { HoldfastError, isHoldfastError, isRefused } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import { checkOptions } from '../../job/names.ts'
-import type { QueueSettings } from '../../job/record.ts'
+import type { KvWrite, QueueSettings } from '../../job/record.ts'
 import { orAborted } from '../../runtime/aborted.ts'
 import type { Clock } from '../../runtime/clock.ts'
 import { type Duration, show, toMs } from '../../runtime/duration.ts'
@@ -18,12 +18,14 @@ import type {
   BatchName,
   CancelRequest,
   Capabilities,
+  ChangeAllRequest,
   ChangesQuery,
   ClaimRequest,
   ControlBatchRequest,
   CountQuery,
   DeadGroupsQuery,
   DefinedQueue,
+  DeleteQueueRequest,
   EnqueueAnswer,
   EnqueueRequest,
   ExamineRequest,
@@ -31,12 +33,11 @@ import type {
   ItemsQuery,
   ItemsRequest,
   KvScanQuery,
-  KvWrite,
   LeaseRef,
+  PauseEnd,
   ProgressRequest,
-  PurgeRequest,
+  ReleaseWorkerRequest,
   RenewRequest,
-  RequeueAllRequest,
   SettleAnswer,
   SettleRequest,
   Store,
@@ -46,23 +47,25 @@ import type {
 } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
-import { alter, purge } from './alter.ts'
+import { alter } from './alter.ts'
 import { addItems, openBatch, readBatch, readBatches } from './batch/batch.ts'
 import { controlBatch } from './batch/batch-control.ts'
 import { settleBatches } from './batch/batch-end.ts'
+import { changeAll } from './change-all.ts'
 import { Claimer } from './claim.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import { Database } from './connection/database.ts'
 import { loadDriver } from './connection/driver.ts'
 import { isForeign, withRetry } from './connection/failures.ts'
 import { ignoreErrorsOf } from './connection/pool-errors.ts'
-import { cancel, pause, requeue, requeueAll } from './control.ts'
+import { cancel, pause, pauseAll, requeue } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
+import { deleteQueue } from './delete-queue.ts'
 import { examine } from './doctor/examine.ts'
 import { type AfterCommit, enqueue, enqueueIn, type StoreContext } from './enqueue.ts'
 import { readDeadGroups } from './error-groups.ts'
 import { countJobs, findJobs } from './find.ts'
-import { kvGet, kvScan, kvWrite } from './kv.ts'
+import { KvWrites, kvGet, kvScan } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
 import { blockers } from './limits/blockers.ts'
@@ -208,6 +211,7 @@ class PostgresStore implements Store {
   readonly #claims: Claimer
   readonly #sweeps: Sweeps
   readonly #context: StoreContext
+  readonly #kvWrites: KvWrites
   /** In a pool that the application shares, renewals and settlements do not wait until the application frees a connection. */
   readonly #forRenewals: Database
   readonly #forSettlements: StoreContext
@@ -225,6 +229,7 @@ class PostgresStore implements Store {
     const forSettlements = this.#db.for('settlements')
     this.#forRenewals = this.#db.for('renewals')
     const polls = new LockPolls(connections)
+    this.#kvWrites = new KvWrites(this.#db, polls)
     const definitions = new OwnDefinitions(forSettlements)
     const lanes = new Lanes(forSettlements, polls, definitions)
     this.#wakes = new Wakes(
@@ -353,25 +358,34 @@ class PostgresStore implements Store {
     return cancel(this.#context, requests)
   }
 
-  requeue(ids: readonly string[]) {
-    return requeue(this.#context, ids)
-  }
-
-  requeueAll(request: RequeueAllRequest) {
-    return requeueAll(this.#context, request)
+  requeue(ids: readonly string[], by: string | null = null) {
+    return requeue(this.#context, ids, by)
   }
 
   alter(requests: readonly AlterRequest[]) {
     return alter(this.#context, requests)
   }
 
-  purge(request: PurgeRequest) {
-    return purge(this.#context, request)
+  changeAll(request: ChangeAllRequest) {
+    return changeAll(this.#context, request)
   }
 
-  async pause(queue: string, paused: boolean, by: string | null = null): Promise<void> {
-    const ready = await pause(this.#context, queue, paused, by)
+  async pause(queue: string, paused: boolean, by: string | null = null, end: PauseEnd | null = null): Promise<void> {
+    this.#context.announce(await pause(this.#context, queue, { paused, by, end }))
+  }
+
+  async pauseAll(paused: boolean, by: string | null = null, end: PauseEnd | null = null): Promise<string[]> {
+    const { changed, ready } = await pauseAll(this.#context, { paused, by, end })
     this.#context.announce(ready)
+    return [...changed]
+  }
+
+  releaseWorker(request: ReleaseWorkerRequest) {
+    return this.#sweeps.releaseWorker(request)
+  }
+
+  deleteQueue(request: DeleteQueueRequest) {
+    return deleteQueue(this.#context, request)
   }
 
   openBatch(settings: BatchSettings) {
@@ -435,7 +449,7 @@ class PostgresStore implements Store {
   }
 
   kvWrite(writes: readonly KvWrite[]) {
-    return kvWrite(this.#db, writes)
+    return this.#kvWrites.write(writes)
   }
 
   kvScan(query: KvScanQuery) {

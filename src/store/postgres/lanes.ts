@@ -7,6 +7,9 @@
 // (HF006), this process forgets everything it remembers, and the call starts over. A claim answers with the epoch of each lane,
 // so a job is never handed to the handler of another queue.
 //
+// A queue that is deleted loses its lanes in the same way: their epochs change first (`schema/functions/delete-queue.ts`), so a
+// process that remembers them starts over, and makes the queue anew.
+//
 // DEFINITIONS. With each lane, the process remembers what the queue's definition says of jobs, and the epoch of that
 // definition. Jobs that are filled in from this memory are sent with that epoch, and the statement checks it in the same way;
 // see `schema/functions/define-queue.ts`. If the server has lost a definition that this process has stored, the process stores it

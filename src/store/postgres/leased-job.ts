@@ -17,6 +17,7 @@ export interface LeasedJob {
   readonly worker: string
   readonly startedAt: number
   readonly onDead: string | null
+  /** Null unless its queue has an `onDead` queue. */
   readonly payload: string | null
   readonly woken: boolean
   readonly batch: number
@@ -25,6 +26,8 @@ export interface LeasedJob {
   readonly isLimited: boolean
   /** The token of its claim. */
   readonly token: string
+  /** JSON text, for its death notice. Null: it has none, or its queue has no `onDead` queue. */
+  readonly labels: string | null
 }
 
 export function toLeasedJob(row: Row): LeasedJob {
@@ -49,5 +52,6 @@ export function toLeasedJob(row: Row): LeasedJob {
     keyRef: row[18] ?? null,
     isLimited: row[19] === 't',
     token: row[20] as string,
+    labels: row[21] ?? null,
   }
 }

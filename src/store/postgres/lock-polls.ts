@@ -13,12 +13,12 @@
 // - An attempt that gave up has changed nothing. So when the store closes, a call that waits ends with CLOSED at once.
 //
 // Only a call that is one request waits here. A call of several requests leaves out those that would have to wait; see
-// `lanes.ts`.
+// `lanes.ts`, and for key-value writes `kv.ts`.
 
 import { setMaxListeners } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastError } from '../../errors.ts'
-import { isCollision } from './connection/failures.ts'
+import { isCollision, LockNotFree } from './connection/failures.ts'
 import { Semaphore } from './connection/semaphore.ts'
 
 const pauseMinMs = 10
@@ -62,11 +62,32 @@ export class LockPolls {
   }
 }
 
+/** How long a call that is one request waits for a lock, before it lets go of its own locks and tries again later. */
+const attemptMaxMs = 100
+
+/**
+ * Makes a call that is one request. `once` waits for locks for so long (null: as long as it takes), and then throws LockNotFree
+ * with everything undone. If sessions have timeouts, and statements of the application run, these decide how long it waits.
+ */
+export async function whenLocksAreFree<T>(
+  { db, polls }: { readonly db: { readonly hasTimeouts: boolean }; readonly polls: LockPolls },
+  { runsStatements }: { readonly runsStatements: boolean },
+  once: (lockMaxMs: number | null) => Promise<T>,
+): Promise<T> {
+  if (!db.hasTimeouts || !runsStatements) return polls.until(() => once(attemptMaxMs))
+  try {
+    return await once(attemptMaxMs)
+  } catch (error) {
+    if (!(error instanceof LockNotFree)) throw error
+    return polls.onServer(() => once(null))
+  }
+}
+
 const busy = Symbol('busy')
 
 function orBusy<T>(attempt: Promise<T>): Promise<T | typeof busy> {
   return attempt.catch((error) => {
-    if (!isCollision(error)) throw error
+    if (!isCollision(error) && !(error instanceof LockNotFree)) throw error
     return busy
   })
 }

@@ -5,7 +5,7 @@ import { bounds } from '../../job/bounds.ts'
 import { decodeLabels } from '../../job/labels.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Attempt, EndState, IncludedPart, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
-import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
+import { decodeAnnotations, decodeChanges, decodeError, decodePast } from '../../job/stored.ts'
 import { decodeOverride } from '../../job/stored-definition.ts'
 import { remember } from '../../job/transition.ts'
 import { Page } from '../page.ts'
@@ -13,7 +13,7 @@ import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { ItemsQuery, JobsPage, QueueStats } from '../store.ts'
 import type { Row } from './connection/call.ts'
 import { list } from './connection/columns.ts'
-import type { Database } from './connection/database.ts'
+import type { Database, Queryable } from './connection/database.ts'
 import { limitOf } from './define.ts'
 import { limitKeyIn } from './enqueue.ts'
 
@@ -148,6 +148,7 @@ export function toRecord(row: Row): JobRecord {
     labels: decodeLabels(labels ?? null),
     batch: batch ?? null,
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
+    changes: decodeChanges(past ?? null),
   }
 
   function lastAttempt(): Attempt {
@@ -314,6 +315,7 @@ interface Counted {
   readonly paused: boolean
   readonly pausedAt: number | null
   readonly pausedBy: string | null
+  readonly pausedUntil: number | null
   readonly limit: Limit | null
   readonly keyLimit: Limit | null
   readonly override: LimitOverride | null
@@ -324,12 +326,13 @@ const selectCounts = `
   select q.name, q.no, q.paused, coalesce(sum(t.scheduled), 0), coalesce(sum(t.ready), 0), coalesce(sum(t.running), 0),
          coalesce(sum(t.done), 0), coalesce(sum(t.dead), 0), coalesce(sum(t.cancelled), 0), coalesce(sum(t.held), 0),
          q.paused_at, q.paused_by, q.max_running, q.max_starts, q.window_ms, q.key_max_running, q.key_max_starts,
-         q.key_window_ms, q.limit_override::text
+         q.key_window_ms, q.limit_override::text, e.until
     from holdfast.queue q
+    left join holdfast.pause_end e on e.queue = q.no
     left join holdfast.tally t on t.queue = q.no and t.xid >= holdfast.low_tally()
-   group by q.no having q.is_named or count(t.xid) > 0 order by q.name`
+   group by q.no, e.until having q.is_named or count(t.xid) > 0 order by q.name`
 
-export async function readCounts(db: Database): Promise<Counted[]> {
+export async function readCounts(db: Queryable): Promise<Counted[]> {
   return (await db.query(selectCounts, [])).map(toCounted)
 }
 
@@ -342,6 +345,7 @@ function toCounted(row: Row): Counted {
     paused: paused === 't',
     pausedAt: numberOrNull(pausedAt),
     pausedBy: pausedBy ?? null,
+    pausedUntil: numberOrNull(row[19]),
     limit: limitOf(row, 12),
     keyLimit: limitOf(row, 15),
     override: decodeOverride(row[18] ?? null),

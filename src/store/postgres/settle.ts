@@ -30,16 +30,17 @@
 // BLOCKED EFFECTS. Effects may wait for a row that another transaction has locked, for as long as that transaction is open:
 // statements of the application, key-value entries, keys of jobs. Behind it the other settlements of the flush would wait, and
 // the next flush of the worker. So an effect waits for 100 ms. Then its settlement is undone to its savepoint, and is made
-// later, as with a busy lane. After three of them, all others of the flush with effects are left for later at once. What is left
-// for later is tried again and again, and holds no connection and no lock in between (`lock-polls.ts`). Its job stays leased
-// meanwhile, for 5 s after the last time that this process has asked for it (`keep_leased`), also if the lease itself is over.
-// If sessions have timeouts of their own, these decide how long a statement of the application waits; then it waits on the
-// server, with a few others at a time.
+// later, as with a busy lane. After three of them, all others of the flush with effects are left for later at once. Settlements
+// that only put and delete entries are written as one set: those that would wait are left out of it
+// (`schema/functions/kv-write.ts`). What is left for later is tried again and again, and holds no connection and no lock in
+// between (`lock-polls.ts`). Its job stays leased meanwhile, for 5 s after the last time that this process has asked for it
+// (`keep_leased`), also if the lease itself is over. If sessions have timeouts of their own, these decide how long a statement of
+// the application waits; then it waits on the server, with a few others at a time.
 
 import { createHash } from 'node:crypto'
 import { type HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { NewJob, SqlEffect } from '../../job/record.ts'
-import { annotationsOf, resultOf } from '../../job/settlement.ts'
+import { annotationsOf, effectsIn, resultOf } from '../../job/settlement.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import type { Settlement } from '../../job/transition.ts'
 import type { SettleAnswer, SettleRequest } from '../store.ts'
@@ -108,7 +109,7 @@ function flushOf(token: string | undefined, part: Part): string | undefined {
 }
 
 function hasEffects(settlement: Settlement): boolean {
-  return 'effects' in settlement && settlement.effects != null
+  return effectsIn(settlement) !== null
 }
 
 function isPlainlyDone({ settlement }: SettleRequest): boolean {
@@ -288,7 +289,7 @@ async function sharingOf({ db }: StoreContext, requests: readonly SettleRequest[
 }
 
 function sqlOf(settlement: Settlement): readonly SqlEffect[] {
-  return ('effects' in settlement && settlement.effects?.sql) || []
+  return effectsIn(settlement)?.sql ?? []
 }
 
 /**
@@ -308,7 +309,7 @@ async function settleInOwnTransaction(
         const flush = policy.refusal === null ? flushes?.own : flushes?.refused
         return settleOne(context, [request], flush, { ...policy, leavesBlocked })
       })
-    const answers = await (waits ? whenFree(context, once) : once(true))
+    const answers = await (waits ? whenFree(context, request, once) : once(true))
     const [answer] = await withKeptAnswers(context, answers, [flushes])
     return answer as AnswerOrLater
   } catch (error) {
@@ -333,14 +334,25 @@ class EffectBlocked extends Error {
   }
 }
 
-/** Repeats `once` until no effect is blocked. If sessions have timeouts, the second try waits on the server until one strikes. */
-async function whenFree<T>(context: StoreContext, once: (leavesBlocked: boolean) => Promise<T>): Promise<T> {
+/**
+ * Repeats `once` until no effect is blocked. If sessions have timeouts, and there may be statements of the application, the
+ * second try waits on the server until a timeout strikes.
+ */
+async function whenFree<T>(
+  context: StoreContext,
+  { settlement }: SettleRequest,
+  once: (leavesBlocked: boolean) => Promise<T>,
+): Promise<T> {
   const { db, polls } = context
   try {
     return await once(true)
   } catch (error) {
     if (!(error instanceof EffectBlocked)) throw error
-    const waiting = db.hasTimeouts ? polls.onServer(() => once(false)) : polls.until(() => orCollision(once(true)))
+    const mayRunStatements = sqlOf(settlement).length > 0 || error.job.cancel !== null
+    const waiting =
+      db.hasTimeouts && mayRunStatements
+        ? polls.onServer(() => once(false))
+        : polls.until(() => orCollision(once(true)))
     return await whileLeased(context, error.job, waiting)
   }
 }
@@ -510,12 +522,14 @@ class SettleTransaction {
     const writer = new SettlementWriter(tx, lanes, this.#policy)
     const answers: AnswerOrLater[] = []
     const blocked: LeasedJob[] = []
+    const taken = new Map<LeasedJob, number>()
     let blockedTries = 0
     for (const request of this.#requests) {
       const job = leased.get(request)
       if (isLeftOut(request)) answers.push('later')
       else if (!job || !writer.takes(job)) answers.push('lost')
       else {
+        taken.set(job, answers.length)
         const isTried = blockedTries < blockedMax || !hasEffects(request.settlement)
         const answer = isTried ? await this.#settleUnlessBlocked(writer, job, request) : 'later'
         if (answer === 'later') blocked.push(job)
@@ -524,6 +538,10 @@ class SettleTransaction {
       }
     }
     await writer.write()
+    for (const job of writer.blocked) {
+      answers[taken.get(job) as number] = 'later'
+      blocked.push(job)
+    }
     await keepLeased(tx, blocked)
     this.#ready = writer.becameReady
     this.#afterCommit = writer.afterCommit
@@ -558,5 +576,5 @@ function isHeld(answer: AnswerOrLater): answer is Extract<SettleAnswer, { state:
 }
 
 function followUpsOf(settlement: Settlement): readonly NewJob[] {
-  return ('effects' in settlement && settlement.effects?.enqueue) || []
+  return effectsIn(settlement)?.enqueue ?? []
 }

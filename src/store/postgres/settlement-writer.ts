@@ -5,11 +5,13 @@
 import { isRefused, type Refused } from '../../errors.ts'
 import { type DroppedNotice, deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
 import { jobError } from '../../job/error.ts'
-import type { Costs, EffectSet, JobState, NewJob, SqlEffect } from '../../job/record.ts'
+import { decodeLabels } from '../../job/labels.ts'
+import type { Costs, EffectSet, JobState, KvWrite, NewJob, SqlEffect } from '../../job/record.ts'
 import {
   attemptRecord,
   bodyOf,
   bodyWithoutResult,
+  comparesOf,
   failedByEffect,
   isWaiting,
   requestedEffects,
@@ -17,7 +19,7 @@ import {
   stagedEffects,
 } from '../../job/settlement.ts'
 import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
-import { expired, settled, type Verdict } from '../../job/transition.ts'
+import { type EndedBy, expired, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
 import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
@@ -25,6 +27,7 @@ import type { PgTransaction } from './connection/database.ts'
 import { CommitRefused, isDeadlock, isDiskFull, isLockWaitEnded } from './connection/failures.ts'
 import { type AfterCommit, addChecked, addPlain, areFilledIn, insertDead, isPlain } from './enqueue.ts'
 import { deathJson } from './error-groups.ts'
+import { writeKv, writeSomeKv } from './kv.ts'
 import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
 import { mostOf } from './sql-leftovers.ts'
@@ -32,7 +35,7 @@ import { changesSession } from './statement.ts'
 import { type StatementPolicy, sharedTransaction } from './statement-policy.ts'
 
 /** How long an effect of a settlement that may be left for later waits for a lock. */
-const effectLockMaxMs = 100
+export const effectLockMaxMs = 100
 
 type SettledAnswer = Extract<SettleAnswer, { enqueued: unknown }>
 
@@ -55,6 +58,7 @@ export class SettlementWriter {
   /** Death notices that cannot run, by the ids of the dead jobs. */
   readonly #undeliverable = new Map<string, UndeliverableJob>()
   #gathered: PendingSettlement[] = []
+  readonly #blocked: LeasedJob[] = []
 
   constructor(tx: PgTransaction, lanes: Lanes, policy: StatementPolicy = sharedTransaction) {
     this.#tx = tx
@@ -74,6 +78,11 @@ export class SettlementWriter {
     }
   }
 
+  /** Gathered jobs that were not written: another transaction has a key-value entry of theirs. They are left for later. */
+  get blocked(): readonly LeasedJob[] {
+    return this.#blocked
+  }
+
   /** A job of this limit key and batch was added, removed or moved. */
   touch({ keyRef, batch }: Pick<LeasedJob, 'keyRef' | 'batch'>): void {
     if (keyRef !== null) this.#keyRefs.add(keyRef)
@@ -91,11 +100,11 @@ export class SettlementWriter {
   async settle(job: LeasedJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
     const verdict = settled(core(job), settlement, this.#tx.now)
     const pending = { job, verdict, ...bodyOf(settlement, job.cancel, verdict) }
-    if (pending.effects.every((set) => this.#cannotFail(set))) return await this.#gather(pending)
+    if (this.#isGathered(pending)) return await this.#gather(pending)
     await this.write()
     const answer = await this.#attemptToSettle(pending)
     if (!isRefused(answer)) return answer
-    const failure = failedByEffect(answer, retryDelayMs)
+    const failure = failedByEffect(answer, settlement, retryDelayMs)
     const costs = pending.annotations?.costs ?? null
     const { state } = await this.#settleOrDropEffects(job, settled(core(job), failure, this.#tx.now), costs)
     return { failed: answer, state }
@@ -115,12 +124,13 @@ export class SettlementWriter {
   }
 
   /** The lease has expired: the sweep settles instead of the worker, which is gone. */
-  async rescue(job: LeasedJob): Promise<ExpiredLease> {
-    const verdict = expired(core(job), job.worker)
+  async rescue(job: LeasedJob, endedBy: EndedBy | null = null): Promise<ExpiredLease> {
+    const verdict = expired(core(job), job.worker, endedBy)
     const pending = { job, verdict, ...bodyWithoutResult(job.cancel, verdict, null) }
-    const { id, queue, attempt, maxAttempts, worker, startedAt } = job
-    const lease = { id, queue, attempt, maxAttempts, worker, startedAt, state: stateAfter(job, verdict) }
-    if (pending.effects.every((set) => this.#cannotFail(set))) {
+    const { id, queue, attempt, maxAttempts, worker, startedAt, labels } = job
+    const facts = { id, queue, attempt, maxAttempts, worker, startedAt, state: stateAfter(job, verdict) }
+    const lease = labels === null ? facts : { ...facts, labels: decodeLabels(labels) }
+    if (this.#isGathered(pending)) {
       await this.#gather(pending)
       return lease
     }
@@ -150,7 +160,7 @@ export class SettlementWriter {
   ): Promise<{ readonly state: JobState; readonly failed?: Refused }> {
     await this.write()
     const pending = { job, verdict, ...bodyWithoutResult(job.cancel, verdict, costs) }
-    const answer = await this.#tx.attempt(() => this.#settleNow(pending))
+    const answer = await this.#attemptToSettle(pending)
     if (!isRefused(answer)) return { state: answer.state }
     const without = { ...verdict, error: effectError(answer) }
     const { state } = await this.#settleNow({ ...pending, verdict: without, effects: [] })
@@ -180,9 +190,10 @@ export class SettlementWriter {
     return enqueued
   }
 
-  /** Writes the jobs themselves, then what follows from their end, each as one set. */
-  async #write(settlements: readonly PendingSettlement[]): Promise<void> {
+  /** Writes key-value entries, the jobs themselves, then what follows from their end, each as one set. */
+  async #write(all: readonly PendingSettlement[]): Promise<void> {
     const { now } = this.#tx
+    const settlements = await this.#writeEntries(all)
     for (const { job } of settlements) this.touch(job)
     this.#wakeForFreedSlots(settlements)
     const waiting = settlements.filter(({ verdict }) => isWaiting(verdict))
@@ -197,7 +208,6 @@ export class SettlementWriter {
     if (ended.length > 0) {
       await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
     }
-    await this.#writeKv(settlements.flatMap(({ effects }) => effects))
     const isKnown = (notice: NewJob) => areFilledIn(this.#lanes, [notice])
     const follow = settlements.flatMap((pending) => [
       ...(notices.get(pending)?.filter(isKnown) ?? []),
@@ -216,7 +226,7 @@ export class SettlementWriter {
     for (const { job } of settlements) if (job.isLimited) this.wake(job.queue, 1)
   }
 
-  #waitingJson({ job, verdict, annotations }: PendingSettlement): Record<string, unknown> {
+  #waitingJson({ job, verdict, annotations, inbox }: PendingSettlement): Record<string, unknown> {
     if (!isWaiting(verdict)) throw new Error('Only a job that waits is put back.')
     const isReady = verdict.to === 'ready'
     if (isReady) this.wake(job.queue, 1)
@@ -228,7 +238,10 @@ export class SettlementWriter {
       runAt: isReady ? this.#tx.now : verdict.runAt,
       attempts: verdict.attempts,
       free_releases: verdict.freeReleases,
-      past: encodePast(job.past, attemptRecord(job, verdict, this.#tx.now, annotations?.costs)),
+      past: encodePast(
+        job.past,
+        attemptRecord(job, verdict, this.#tx.now, { annotations, ...(inbox !== undefined && { inbox }) }),
+      ),
       snoozed: verdict.ending === 'snoozed',
       ...(annotations?.costs && { batch: job.batch, costs: annotations.costs }),
     }
@@ -238,9 +251,9 @@ export class SettlementWriter {
     this.#droppedNotices.delete(job.id)
     this.#undeliverable.delete(job.id)
     if (verdict.to !== 'dead' || job.onDead === null) return []
-    const { id, queue, onDead, payload } = job
+    const { id, queue, onDead, payload, labels } = job
     const { attempts, error } = verdict
-    const death = { id, queue, attempts, error, diedAt: this.#tx.now, onDead, payload: payload ?? 'null' }
+    const death = { id, queue, attempts, error, diedAt: this.#tx.now, onDead, payload: payload ?? 'null', labels }
     const notice = deathNotice(death, newId())
     if (!isNoticeDropped(notice)) return [notice]
     this.#droppedNotices.set(id, notice)
@@ -253,13 +266,24 @@ export class SettlementWriter {
     return { ...pending, verdict: { ...pending.verdict, error: droppedNoticeError(pending.verdict.error, dropped) } }
   }
 
+  /** Writes the entries of gathered settlements. Answers the settlements that go on: a blocked one is not written at all. */
+  async #writeEntries(settlements: readonly PendingSettlement[]): Promise<readonly PendingSettlement[]> {
+    if (!this.#policy.leavesBlocked) {
+      await this.#writeKv(settlements.flatMap(({ effects }) => effects))
+      return settlements
+    }
+    const sets = settlements.map(({ effects }) => effects.flatMap(plainWritesOf))
+    const areBlocked = await writeSomeKv(this.#tx, sets, effectLockMaxMs)
+    this.#blocked.push(...settlements.filter((_, i) => areBlocked[i]).map(({ job }) => job))
+    return settlements.filter((_, i) => !areBlocked[i])
+  }
+
+  /** Throws a Refusal if an entry does not have the version that its write names. Conditional writes come first. */
   async #writeKv(sets: readonly EffectSet[]): Promise<void> {
-    const writes = sets.flatMap((set) => [
-      ...set.put.map((put) => ({ as: 'put', ...put })),
-      ...set.delete.map((key) => ({ as: 'delete', key })),
-    ])
-    if (writes.length === 0) return
-    await this.#tx.query('select holdfast.kv_write($1::jsonb, null, $2)', [JSON.stringify(writes), this.#tx.now])
+    const compares = sets.flatMap(comparesOf)
+    const rest = sets.flatMap(plainWritesOf)
+    if (compares.length + rest.length === 0) return
+    await writeKv(this.#tx, [...compares, ...rest])
   }
 
   /**
@@ -301,9 +325,21 @@ export class SettlementWriter {
     }
   }
 
+  /** One in a transaction of its own that may be blocked is tried behind a savepoint: then the transaction can go on. */
+  #isGathered({ effects }: PendingSettlement): boolean {
+    const isTried = this.#policy.isOwnTransaction && this.#policy.leavesBlocked === true
+    return effects.every((set) => this.#cannotFail(set) && !(isTried && plainWritesOf(set).length > 0))
+  }
+
   /** Only puts, deletes, and follow-ups that nothing can refuse. */
-  #cannotFail({ sql, enqueue }: EffectSet): boolean {
-    return sql.length === 0 && isPlain({ jobs: enqueue }) && areFilledIn(this.#lanes, enqueue)
+  #cannotFail(set: EffectSet): boolean {
+    const { sql, enqueue } = set
+    return (
+      sql.length === 0 &&
+      comparesOf(set).length === 0 &&
+      isPlain({ jobs: enqueue }) &&
+      areFilledIn(this.#lanes, enqueue)
+    )
   }
 
   wake(queue: string, count: number): void {
@@ -313,6 +349,14 @@ export class SettlementWriter {
   #wakeFor(jobs: readonly NewJob[]): void {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
   }
+}
+
+/** Writes that name no version. */
+function plainWritesOf(set: EffectSet): KvWrite[] {
+  return [
+    ...set.put.map((put) => ({ as: 'put', ...put }) as const),
+    ...set.delete.map((key) => ({ as: 'delete', key }) as const),
+  ]
 }
 
 /** The text of an error does not change what becomes of the job. */
@@ -334,9 +378,10 @@ export function lanesToSettle(job: LeasedJob, { settlement, retryDelayMs }: Sett
 /** The rescue of this job has effects that may wait for rows of others: statements, key-value entries, keys of jobs. */
 export function mayRescueWait(job: LeasedJob): boolean {
   const effects = requestedEffects(job.cancel, expired(core(job), job.worker))
-  return effects.some(
-    ({ sql, put, delete: deleted, enqueue }) => [...sql, ...put, ...deleted].length > 0 || !isPlain({ jobs: enqueue }),
-  )
+  return effects.some((set) => {
+    const { sql, put, delete: deleted, enqueue } = set
+    return [...sql, ...comparesOf(set), ...put, ...deleted].length > 0 || !isPlain({ jobs: enqueue })
+  })
 }
 
 /** The lanes that the rescue of a job whose lease has expired needs. */

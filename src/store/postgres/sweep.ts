@@ -41,7 +41,15 @@ import { type HoldfastError, isRefused, type Refused, refuse } from '../../error
 import type { DroppedNotice } from '../../job/death.ts'
 import { overdueError } from '../../job/error.ts'
 import { encodeError } from '../../job/stored.ts'
-import type { ExpiredLease, SweepReport, SweepRequest, UndeliverableJob } from '../store.ts'
+import type { EndedBy } from '../../job/transition.ts'
+import type {
+  ExpiredLease,
+  ReleasedWorker,
+  ReleaseWorkerRequest,
+  SweepReport,
+  SweepRequest,
+  UndeliverableJob,
+} from '../store.ts'
 import { sweepBatches } from './batch/batch-end.ts'
 import { list, texts } from './connection/columns.ts'
 import { isDataError } from './connection/data-error.ts'
@@ -74,6 +82,8 @@ const leftOutMs = 200
 const blockedMs = 5_000
 /** How many rescues of a sweep may be blocked. The others are left to the next sweep. */
 const blockedMax = 5
+/** How often the leases of a worker are looked for, if renewals get in between. */
+const releaseTriesMax = 5
 /** How many refused rescues a sweep reports. */
 const refusedMax = 5
 /** How many refused jobs a process leaves out of its sweeps. */
@@ -205,11 +215,11 @@ export class Sweeps {
     const refused: Refused[] = []
     const first = await this.#rescueFirst(max, from).catch((error) => {
       if (!isDataError(error)) throw error
-      return this.#rescueEach(max, from, refused)
+      return this.#rescueEach({ max, from }, refused)
     })
     const overdue = first.rest === null ? await this.#cancelOverdue(max, refused) : 0
     const rest = first.rest ?? (await this.#sweepRest({ max, from }, refused))
-    const apart = await this.#rescueApart(first.rescued.apart, from, refused)
+    const apart = await this.#rescueApart(first.rescued.apart, { from }, refused)
     const rescued = addRescued([first.rescued, ...apart])
     const { promoted, pruned, starts, now } = rest
     const counts = { rescued: rescued.expired.length, promoted, overdue, pruned }
@@ -230,6 +240,50 @@ export class Sweeps {
     }
   }
 
+  /**
+   * Ends the leases of a worker, by the rescue of expired leases. A job whose row is locked, because it is being settled, or
+   * whose effects are blocked, keeps a short lease, which the sweep ends.
+   */
+  async releaseWorker({ worker, by, max, dryRun, claimedUntil }: ReleaseWorkerRequest): Promise<ReleasedWorker> {
+    const text = 'select holdfast.now_ms($1), (select max(l.started_at) from holdfast.lease l where l.worker = $2)'
+    const [clock] = await this.#db.query(text, [this.#db.now, worker])
+    const now = Number(clock?.[0])
+    const newest = Math.max(now, Number(clock?.[1] ?? 0)) // later than now, if the clock was set back
+    const release = { worker, by, claimedUntil: claimedUntil ?? newest }
+    const range = { max, from: () => 0, release }
+    let expired = dryRun ? [] : await this.#release(range)
+    let { left, renewed } = await this.#leasedBy(release)
+    // A renewal at the same moment: its lease was not seen, and is not a short one.
+    for (let tries = 1; !dryRun && expired.length === 0 && renewed > 0 && tries < releaseTriesMax; tries++) {
+      expired = await this.#release(range)
+      ;({ left, renewed } = await this.#leasedBy(release))
+    }
+    return { expired, left, claimedUntil: release.claimedUntil, more: expired.length > 0 && left > 0, now }
+  }
+
+  /** Jobs that the worker has, and how many of its leases last longer than those of jobs that were left out. */
+  async #leasedBy({ worker, claimedUntil }: Release): Promise<{ readonly left: number; readonly renewed: number }> {
+    const values = [worker, claimedUntil, this.#db.now, blockedMs]
+    const [row] = await this.#db.query('select * from holdfast.leased_by($1, $2, $3, $4)', values)
+    return { left: Number(row?.[0]), renewed: Number(row?.[1]) }
+  }
+
+  async #release(range: Range): Promise<readonly ExpiredLease[]> {
+    const refused: Refused[] = []
+    const { lanes } = this.#context
+    const together = () => this.#inOne((tx, ask) => rescueExpired(tx, { lanes, ask, policy: sharedTransaction }, range))
+    const first = await together().catch(async (error) => {
+      if (!isDataError(error)) throw error
+      return (await this.#rescueEach(range, refused)).rescued
+    })
+    const rescued = addRescued([first, ...(await this.#rescueApart(first.apart, range, refused))])
+    const { batches, droppedNotices, undeliverable } = rescued
+    this.#context.announce(rescued.ready)
+    await this.#context.afterCommit({ batches, droppedNotices, undeliverable })
+    await this.admit()
+    return this.#withAdmitted(rescued.expired)
+  }
+
   /** Sweeps in one transaction. `rest` is null if jobs have missed their start. */
   #rescueFirst(max: number, from: From): Promise<{ readonly rescued: Rescued; readonly rest: SweptRest | null }> {
     return this.#inOne(async (tx, ask) => {
@@ -241,10 +295,13 @@ export class Sweeps {
   }
 
   /** Rescues each expired lease in a transaction of its own, because the rows of one are refused. */
-  async #rescueEach(max: number, from: From, refused: Refused[]): Promise<{ rescued: Rescued; rest: null }> {
+  async #rescueEach(
+    { max, ...range }: Range,
+    refused: Refused[],
+  ): Promise<{ readonly rescued: Rescued; readonly rest: null }> {
     const rescues: Rescued[] = []
     while (rescues.length < max) {
-      const rescued = await this.#rescueOne(from, refused)
+      const rescued = await this.#rescueOne(range, refused)
       if (rescued === null || rescued.found === 0) break
       rescues.push(rescued)
     }
@@ -252,11 +309,11 @@ export class Sweeps {
   }
 
   /** Rescues so many jobs whose effects may wait, each in a transaction of its own. */
-  async #rescueApart(count: number, from: From, refused: Refused[]): Promise<Rescued[]> {
+  async #rescueApart(count: number, range: Omit<Range, 'max'>, refused: Refused[]): Promise<Rescued[]> {
     const rescues: Rescued[] = []
     let blocked = 0
     while (rescues.length < count && blocked < blockedMax) {
-      const rescued = await this.#rescueOne(from, refused)
+      const rescued = await this.#rescueOne(range, refused)
       if (rescued === null || rescued.found === 0) break
       rescues.push(rescued)
       blocked += rescued.blocked
@@ -268,7 +325,7 @@ export class Sweeps {
    * Null: what it needs besides the rows of its effects is locked, so it is left to the next sweep. A job whose rows are refused
    * is put off, and added to `refused`.
    */
-  async #rescueOne(from: From, refused: Refused[]): Promise<Rescued | null> {
+  async #rescueOne(range: Omit<Range, 'max'>, refused: Refused[]): Promise<Rescued | null> {
     const { lanes } = this.#context
     let found: readonly LeasedJob[] = []
     const onFound = (jobs: readonly LeasedJob[]) => {
@@ -278,7 +335,11 @@ export class Sweeps {
       lanes.withLanesNow((ask) =>
         this.#db.transactLightly(
           (tx) =>
-            rescueExpired(tx, { lanes, ask, policy: { ...policy, leavesBlocked: true }, onFound }, { max: 1, from }),
+            rescueExpired(
+              tx,
+              { lanes, ask, policy: { ...policy, leavesBlocked: true }, onFound },
+              { ...range, max: 1 },
+            ),
           { failFast: true, lockMaxMs },
         ),
       )
@@ -325,6 +386,7 @@ export class Sweeps {
       }),
     )
     const starts = await orRefusal('end windows of rates', () => alone((tx, it) => endWindows(tx, ready, it)), refused)
+    await orRefusal('end pauses', () => alone((tx) => endPauses(tx, ready)), refused)
     const pruned = await orRefusal('remove what is over', () => alone(pruneOver), refused)
     const next = await alone(async (tx, { from, but }) => findNext(tx, from, but))
     return { promoted, starts: starts ?? 0, pruned: pruned ?? 0, ready, ...next }
@@ -476,17 +538,19 @@ export class Sweeps {
 
   /**
    * Folds counts. Once a minute it also repairs a restored database, removes the progress of ended leases, and makes and drops
-   * partitions. Under a clock of its own the store has no partitions. Answers how many jobs went with dropped partitions, and
-   * what the server refused, for example because an event trigger forbids DDL. None of these keeps the others from being done.
+   * partitions. Under a clock of its own the store has no partitions, and is never restored. Answers how many jobs went with
+   * dropped partitions, and what the server refused, for example because an event trigger forbids DDL. None of these keeps the
+   * others from being done.
    */
   async #keepUp(): Promise<{ readonly dropped: number; readonly failed: readonly Refused[] }> {
     const failed: Refused[] = []
     const fold = () => this.#db.transactLightly((tx) => tx.query('select holdfast.fold(), holdfast.fold_errors()', []))
     await orRefusal('fold counts', fold, failed)
-    if (this.#db.now !== null || performance.now() < this.#upkeepAt) return { dropped: 0, failed }
+    if (performance.now() < this.#upkeepAt) return { dropped: 0, failed }
     this.#upkeepAt = performance.now() + upkeepEveryMs
-    await repairRestored(this.#db)
+    if (this.#db.now === null) await repairRestored(this.#db)
     await orRefusal('remove the progress of ended leases', () => pruneProgress(this.#db), failed)
+    if (this.#db.now !== null) return { dropped: 0, failed }
     await orRefusal('make partitions of finished jobs', () => makePartitions(this.#db), failed)
     let dropped = 0
     const drop = () =>
@@ -546,6 +610,14 @@ type From = (now: number) => number
 interface Range {
   readonly max: number
   readonly from: From
+  /** An operator ends the leases of one worker. */
+  readonly release?: Release
+}
+
+interface Release extends EndedBy {
+  readonly worker: string
+  /** Only what the worker has claimed until then; null: until now. */
+  readonly claimedUntil: number | null
 }
 
 interface Rescued {
@@ -584,16 +656,13 @@ function addRescued(rescues: readonly Rescued[]): Omit<Rescued, 'found' | 'apart
 async function rescueExpired(
   tx: PgTransaction,
   { lanes, ask, policy, onFound }: Rescue,
-  { max, from }: Range,
+  { max, from, release }: Range,
 ): Promise<Rescued> {
   const now = await tx.readClock()
-  const found = await tx.query('select * from holdfast.expired_leases($1, $2, $3, $4, $5)', [
-    max,
-    now,
-    from(now),
-    tx.clock,
-    now + leftOutMs,
-  ])
+  const values = [max, now, from(now), tx.clock, now + leftOutMs]
+  const ofWorker = release ? [release.worker, release.claimedUntil ?? now] : [null, null]
+  const text = 'select * from holdfast.expired_leases($1, $2, $3, $4, $5, $6, $7)'
+  const found = await tx.query(text, [...values, ...ofWorker])
   const leased = found.map(toLeasedJob)
   onFound?.(leased)
   ask(leased.flatMap(lanesToRescue))
@@ -606,7 +675,9 @@ async function rescueExpired(
   const writer = new SettlementWriter(tx, lanes, policy)
   const blocked: LeasedJob[] = []
   const expired: ExpiredLease[] = []
-  for (const job of rest) if (writer.takes(job)) expired.push(...(await rescueUnlessBlocked(writer, job, blocked)))
+  for (const job of rest) {
+    if (writer.takes(job)) expired.push(...(await rescueUnlessBlocked(writer, job, { blocked, release })))
+  }
   await writer.write()
   await putOff(tx, blocked, now + blockedMs)
   const { batches = [], droppedNotices = [], undeliverable = [] } = writer.afterCommit
@@ -618,10 +689,10 @@ async function rescueExpired(
 async function rescueUnlessBlocked(
   writer: SettlementWriter,
   job: LeasedJob,
-  blocked: LeasedJob[],
+  { blocked, release }: { readonly blocked: LeasedJob[]; readonly release: Release | undefined },
 ): Promise<ExpiredLease[]> {
   try {
-    return [await writer.rescue(job)]
+    return [await writer.rescue(job, release)]
   } catch (error) {
     if (!(error instanceof LockNotFree)) throw error
     blocked.push(job)
@@ -658,6 +729,7 @@ async function sweepRest(tx: PgTransaction, { max, from: fromOf }: Range, but: r
   const ready = new Map<string, number>()
   const promoted = await promoteDue(tx, ready, stretch)
   const starts = await endWindows(tx, ready, stretch)
+  await endPauses(tx, ready)
   const pruned = await pruneOver(tx, stretch)
   return { promoted, starts, pruned, ready, ...(await findNext(tx, stretch.from, but)) }
 }
@@ -675,7 +747,7 @@ async function nextDueAtOf(
   but: readonly string[],
 ): Promise<number | null> {
   const until = from === 0 ? farOff : now + horizonMs
-  const [row] = await tx.query('select holdfast.next_due($1, $2, $3)', [from, until, list(but)])
+  const [row] = await tx.query('select holdfast.next_due($1, $2, $3, $4)', [from, until, list(but), now])
   return row?.[0] == null ? null : Number(row[0])
 }
 
@@ -723,6 +795,11 @@ async function endWindows(tx: PgTransaction, woken: Map<string, number>, { max, 
   const [row] = await tx.query('select * from holdfast.end_windows($1, $2, $3)', [tx.now, from, max])
   for (const queue of JSON.parse(row?.[1] ?? '[]') as string[]) add(woken, queue, 1)
   return Number(row?.[0])
+}
+
+async function endPauses(tx: PgTransaction, woken: Map<string, number>): Promise<void> {
+  for (const [queue, ready] of await tx.query('select * from holdfast.end_pauses($1)', [tx.now]))
+    if (Number(ready) > 0) add(woken, queue as string, Number(ready))
 }
 
 async function pruneOver(tx: PgTransaction, { max, from }: Stretch): Promise<number> {

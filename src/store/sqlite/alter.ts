@@ -1,46 +1,96 @@
-// Operator actions on single jobs that wait or have ended: wake, reschedule, reprioritise, delete. And on many: purge.
+// Operator actions on single jobs that wait or have ended: wake, reschedule, reprioritise, change, delete.
 
-import type { EndState } from '../../job/record.ts'
+import { isRefused } from '../../errors.ts'
+import type { EndState, JobState } from '../../job/record.ts'
 import { decodeAnnotations, encodeWake } from '../../job/stored.ts'
+import { changeJob } from '../changed-job.ts'
 import { cannotAlter, notFound, rescheduledTooLate } from '../refusals.ts'
-import type { AlterAnswer, AlterRequest, PurgeRequest } from '../store.ts'
+import type { AlterAnswer, AlterRequest, ChangeRequest } from '../store.ts'
 import { errorGroupOf, uncountDeath } from './error-groups.ts'
 import {
   delayOf,
+  dropOffer,
   type FoundRow,
   findById,
   forgetOverdue,
   freeDedup,
   type IdleRow,
-  idleColumns,
   isEnded,
   isWaiting,
   moveWaiting,
+  recordByHand,
   removeJob,
   unlist,
 } from './job.ts'
-import type { QueueRow } from './queue.ts'
+import { replaceLabels } from './labels.ts'
+import { keyRuleOf, labelRulesOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function alter(tx: SqliteTransaction, request: AlterRequest): AlterAnswer {
   const job = findById(tx, request.id)
   if (!job) return notFound(request.id)
-  if (request.as === 'delete') return deleteAll(tx, job)
+  if (request.as === 'delete') return deleteById(tx, job)
   if (request.as === 'wake') return wake(tx, job, request.data)
   if (!isWaiting(job)) return cannotAlter(job.id, job.state, request.as)
-  const queue = tx.queueByNo(job.queue)
+  const { by } = request
+  if (request.as === 'change') return change(tx, tx.queueByNo(job.queue), job, request)
   if (request.as === 'reschedule') {
-    const { start_before: startBefore } = job
-    const hasStarted = job.attempts + job.free_releases > 0
-    if (startBefore !== null && !hasStarted && startBefore <= request.runAt) {
-      return rescheduledTooLate(job.id, startBefore, request.runAt)
-    }
-    return { state: moveWaiting(tx, queue, job, { runAt: request.runAt, priority: job.priority }) }
+    const { runAt } = request
+    if (isTooLate(job, runAt)) return rescheduledTooLate(job.id, job.start_before as number, runAt)
+    return { state: reschedule(tx, job, runAt, by) }
   }
-  if (request.priority === job.priority) return { state: job.state }
-  const { priority } = request
+  return { state: request.priority === job.priority ? job.state : reprioritise(tx, job, request.priority, by) }
+}
+
+/** Whether it must start before this time. That counts for its first start only. */
+export function isTooLate({ start_before, attempts, free_releases }: IdleRow, runAt: number): boolean {
+  return start_before !== null && attempts + free_releases === 0 && start_before <= runAt
+}
+
+export function reschedule(tx: SqliteTransaction, job: FoundRow, runAt: number, by: string | null): JobState {
+  recordByHand(tx, job, { as: 'rescheduled', by, at: tx.now })
+  return moveWaiting(tx, tx.queueByNo(job.queue), job, { runAt, priority: job.priority })
+}
+
+export function reprioritise(tx: SqliteTransaction, job: FoundRow, priority: number, by: string | null): JobState {
+  recordByHand(tx, job, { as: 'reprioritised', by, at: tx.now })
   const due = job.state === 'scheduled' ? { runAt: job.run_at, delayMs: delayOf(tx, job) } : { runAt: tx.now }
-  return { state: moveWaiting(tx, queue, job, { ...due, priority }) }
+  return moveWaiting(tx, tx.queueByNo(job.queue), job, { ...due, priority })
+}
+
+interface ChangeableRow {
+  readonly payload: string
+  readonly headers: string | null
+  readonly labels: string | null
+}
+
+const selectChangeable = `select j.payload, j.headers, t.labels
+  from holdfast_job j left join holdfast_labelled t on t.seq = j.seq where j.seq = ?`
+
+/** A job that gets another limit key moves; any other keeps its place. */
+function change(tx: SqliteTransaction, queue: QueueRow, job: FoundRow, request: ChangeRequest): AlterAnswer {
+  const { id, seq, attempts, past, limit_key: limitKey } = job
+  const row = tx.db.get<ChangeableRow>(selectChangeable, seq) as ChangeableRow
+  const rules = { keyRule: keyRuleOf(queue), labelRules: labelRulesOf(queue) }
+  const stored = { id, queue: queue.name, ...rules, attempts, maxAttempts: job.max_attempts, limitKey, past, ...row }
+  const changed = changeJob(stored, request, tx.now)
+  if (isRefused(changed)) return changed
+  tx.db.run(
+    'update holdfast_job set payload = ?, headers = ?, max_attempts = ?, past = ? where seq = ?',
+    ...[changed.payload, changed.headers, changed.maxAttempts, changed.past, seq],
+  )
+  if (request.payload !== undefined) dropOffer(tx, job) // it is about the payload before
+  if (changed.labels !== row.labels) replaceLabels(tx, seq, changed.labels)
+  return { state: changed.limitKey === limitKey ? job.state : changeKey(tx, queue, job, changed.limitKey) }
+}
+
+/** A scheduled job has no slot, and comes to its key when it is due. */
+function changeKey(tx: SqliteTransaction, queue: QueueRow, job: FoundRow, limitKey: string | null): JobState {
+  if (job.state !== 'scheduled') {
+    return moveWaiting(tx, queue, job, { runAt: tx.now, priority: job.priority, limitKey })
+  }
+  tx.db.run('update holdfast_job set limit_key = ? where seq = ?', limitKey, job.seq)
+  return job.state
 }
 
 function wake(tx: SqliteTransaction, job: FoundRow, data: string | null): AlterAnswer {
@@ -64,22 +114,31 @@ interface EndedRow extends Pick<IdleRow, 'seq' | 'id' | 'queue' | 'batch' | 'ded
 const selectEnded = `select j.seq, j.id, j.queue, j.batch, j.dedup_key, j.idempotency_key, s.state
   from holdfast_job j join holdfast_ended e on e.seq = j.seq join holdfast_retention_class s on s.no = e.retention_class`
 
-function deleteAll(tx: SqliteTransaction, job: FoundRow): AlterAnswer {
+function deleteById(tx: SqliteTransaction, job: FoundRow): AlterAnswer {
   if (job.state === 'running') return cannotAlter(job.id, job.state, 'delete')
-  if (isWaiting(job)) deleteWaiting(tx, tx.queueByNo(job.queue), job)
+  if (isWaiting(job)) deleteWaiting(tx, job)
   for (const row of tx.db.all<EndedRow>(`${selectEnded} where j.id = ?`, job.id)) deleteEnded(tx, row)
   tx.recordChange(tx.queueByNo(job.queue), 'deleted', job.id)
   return { state: job.state }
 }
 
-function deleteWaiting(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
-  unlist(tx, queue, job)
+/** Deletes this job, which does not run. An older job with its id stays. */
+export function deleteJob(tx: SqliteTransaction, job: FoundRow): void {
+  const { state } = job
+  if (isEnded(state)) deleteEnded(tx, { ...job, state })
+  else deleteWaiting(tx, job)
+  tx.recordChange(tx.queueByNo(job.queue), 'deleted', job.id)
+}
+
+function deleteWaiting(tx: SqliteTransaction, job: IdleRow): void {
+  unlist(tx, tx.queueByNo(job.queue), job)
+  dropOffer(tx, job)
   forgetOverdue(tx, job)
   if (job.dedup_key !== null) freeDedup(tx, job)
   removeJob(tx, job)
 }
 
-export function deleteEnded(tx: SqliteTransaction, row: EndedRow): void {
+function deleteEnded(tx: SqliteTransaction, row: EndedRow): void {
   if (row.batch > 0) uncountAnnotations(tx, row)
   if (row.state === 'dead') uncountDeath(tx, row.queue, errorGroupOf(tx, row.seq))
   tx.db.run('delete from holdfast_ended where seq = ?', row.seq)
@@ -92,50 +151,4 @@ function uncountAnnotations(tx: SqliteTransaction, { seq, batch }: EndedRow): vo
   const select = 'select annotations from holdfast_ended where seq = ?'
   const annotations = decodeAnnotations(tx.db.get<{ annotations: string | null }>(select, seq)?.annotations ?? null)
   if (annotations) tx.batches.annotation(batch, annotations, -1)
-}
-
-/**
- * Jobs of a queue in one of its lists, and finished jobs of a retention class, oldest first. Deleted rows do not appear again.
- */
-export const selectListed = (list: string) =>
-  `select ${idleColumns} from holdfast_${list} l join holdfast_job j on j.seq = l.seq where l.queue = ? limit +?`
-export const selectRetained = `select j.seq, j.id, j.queue, j.batch, j.dedup_key, j.idempotency_key
-  from holdfast_ended e cross join holdfast_job j on j.seq = e.seq where e.retention_class = ? order by e.finished_at limit +?`
-
-/** One bounded step. Returns the number of deleted jobs. */
-export function purgeChunk(
-  tx: SqliteTransaction,
-  { queue: name, states, max }: PurgeRequest & { readonly max: number },
-): number {
-  const queue = tx.findQueue(name)
-  if (!queue) return 0
-  let deleted = 0
-  for (const state of states) {
-    const left = max - deleted
-    if (left <= 0) break
-    if (!isEnded(state)) {
-      const jobs = tx.db.all<IdleRow>(selectListed(state), queue.no, left)
-      for (const job of jobs) {
-        deleteWaiting(tx, queue, job)
-        tx.recordChange(queue, 'deleted', job.id)
-      }
-      deleted += jobs.length
-    } else deleted += purgeEnded(tx, queue, state, left)
-  }
-  return deleted
-}
-
-/** One retention class at a time: a single statement for all would scan the finished jobs of other queues. */
-function purgeEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, max: number): number {
-  let deleted = 0
-  for (const { no } of tx.retentionClasses(queue, state)) {
-    if (deleted >= max) break
-    const rows = tx.db.all<Omit<EndedRow, 'state'>>(selectRetained, no, max - deleted)
-    for (const row of rows) {
-      deleteEnded(tx, { ...row, state })
-      tx.recordChange(queue, 'deleted', row.id)
-    }
-    deleted += rows.length
-  }
-  return deleted
 }

@@ -18,6 +18,7 @@
 import { HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
 import type { DroppedNotice } from '../../job/death.ts'
+import type { KvWrite, QueueSettings } from '../../job/record.ts'
 import type { Clock } from '../../runtime/clock.ts'
 import type { StopFlag } from '../../runtime/stop-flag.ts'
 import type {
@@ -26,16 +27,16 @@ import type {
   EnqueueRequest,
   FinishedBatch,
   ItemsRequest,
-  KvWrite,
   LeaseRef,
   SweepRequest,
   UndeliverableJob,
 } from '../store.ts'
 import { accept } from './accept.ts'
 import { advance } from './advance.ts'
-import { alter, purgeChunk } from './alter.ts'
+import { alter } from './alter.ts'
 import { addItems, batchChore, controlBatch, openBatch } from './batch/batch.ts'
 import { readBatch, readBatches, readItems } from './batch/read-batch.ts'
+import { beginChange, changeJobs, judgeJobs } from './change-all.ts'
 import { claim } from './claim.ts'
 import {
   adviceOn,
@@ -48,12 +49,13 @@ import {
   primaryCode,
 } from './connection/database.ts'
 import { isFileGone } from './connection/own-file.ts'
-import { cancel, pause, requeue, requeueChunk } from './control.ts'
+import { cancel, pause, pauseAll, requeue } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
+import { deleteQueue } from './delete-queue.ts'
 import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { readDeadGroups } from './error-groups.ts'
-import { findJobs } from './find.ts'
+import { findJobs, findSeqs } from './find.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readBlockers } from './limits/blockers.ts'
 import { lowerLimits } from './limits/lower.ts'
@@ -62,7 +64,7 @@ import { readJob, readOutcomes, readStats } from './read.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
 import { type SqlFault, sentenceOf, TransactionRolledBack } from './sql-effect.ts'
-import { sweep } from './sweep.ts'
+import { releaseWorker, sweep } from './sweep.ts'
 import { SqliteTransaction } from './transaction.ts'
 import { readChanges, watch } from './watch.ts'
 
@@ -72,14 +74,16 @@ const durable = {
     define,
     overrideLimit,
     pause,
+    pauseAll,
+    deleteQueue,
+    releaseWorker,
     enqueue,
     advance,
     settle,
     cancel,
     requeue,
-    requeueChunk,
     alter,
-    purgeChunk,
+    changeJobs,
     accept,
   },
   ...{ openBatch, addItems, controlBatch, batchChore },
@@ -91,6 +95,7 @@ const read = {
     readJob,
     readOutcomes,
     findJobs,
+    ...{ beginChange, findSeqs, judgeJobs },
     readBlockers,
     readStats,
     readDeadGroups,
@@ -153,6 +158,8 @@ type Apply = (tx: SqliteTransaction, item: unknown) => unknown
 const checkpointEveryPages = 2_000
 const pagesACommit = 6
 const pagesAJob = 0.25
+/** How many definitions are remembered. */
+const ownMax = 10_000
 
 export class Engine {
   readonly db: Database
@@ -160,6 +167,8 @@ export class Engine {
   #pagesInLog = 0
   /** The last transaction of a call that writes. */
   #tx: SqliteTransaction | null = null
+  /** What this process has defined: a queue that was deleted, and is used again here, gets its definition back. */
+  readonly #own = new Map<string, QueueSettings>()
 
   constructor(file: DatabaseFile, clock: Clock, stop?: StopFlag) {
     this.db = new Database(file, stop)
@@ -198,11 +207,12 @@ export class Engine {
 
   #commitTogether(isDurable: boolean, calls: readonly Call[], sqlFault: SqlFault | null = null): Committed {
     this.#tx = null
-    return this.db.transaction(isDurable, () => {
+    const committed = this.db.transaction(isDurable, () => {
       const tx = this.#begin(sqlFault)
       this.#tx = tx
       const replies = calls.map(({ no, verb, items }) => {
         const apply = verbs[verb] as Apply
+        tx.definitionOf = verb === 'define' ? null : (name) => this.#own.get(name)
         if (verb === 'settle' && items.length > 1) readAhead(tx, items as LeaseRef[])
         const answers = items.map((item) => withConsequences(tx, verb, apply(tx, item)))
         tx.applyConsequences()
@@ -213,6 +223,16 @@ export class Engine {
       for (const { items } of calls) for (const item of items) this.#pagesInLog += pagesOf(item)
       return { replies, notices: noticesOf(tx) }
     })
+    for (const { verb, items } of calls) if (verb === 'define') this.#remember(items as readonly QueueSettings[])
+    return committed
+  }
+
+  #remember(defined: readonly QueueSettings[]): void {
+    for (const settings of defined) this.#own.set(settings.name, settings)
+    for (const oldest of this.#own.keys()) {
+      if (this.#own.size <= ownMax) break
+      this.#own.delete(oldest)
+    }
   }
 
   #commitEach(isDurable: boolean, { no, verb, items }: Call, deliver: Deliver): void {

@@ -16,7 +16,18 @@ import {
   unfitLabel,
 } from '../refusals.ts'
 import type { EnqueueAnswer, Enqueued, EnqueuedFor, EnqueueRequest } from '../store.ts'
-import { end, findById, findBySeq, forgetOverdue, isEnded, isWaiting, listScheduled, moveWaiting } from './job.ts'
+import {
+  dropOffer,
+  end,
+  findById,
+  findBySeq,
+  forgetOverdue,
+  isEnded,
+  isWaiting,
+  listScheduled,
+  moveWaiting,
+} from './job.ts'
+import { applyKvOrRefuse } from './kv.ts'
 import { addLabels, replaceLabels } from './labels.ts'
 import { keyRuleOf, labelRulesOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
@@ -81,12 +92,12 @@ function readKeysAhead(tx: SqliteTransaction, jobs: readonly NewJob[]): void {
 }
 
 /**
- * Only a chosen id, an idempotency key, a latest start, an unknown limit key or a label of the definition can be refused. All
- * other jobs need no savepoint.
+ * Only a chosen id, an idempotency key, a latest start, an unknown limit key, a label of the definition or a key-value write can
+ * be refused. All other jobs need no savepoint.
  */
 function mayBeRefused(job: NewJob, keyed: ReadonlySet<string>, labelled: ReadonlySet<string>): boolean {
   const isChecked = job.idGiven || job.idempotency !== null || job.startBefore !== null || labelled.has(job.queue)
-  return isChecked || (job.limitKey === undefined && keyed.has(job.queue))
+  return isChecked || job.kv !== undefined || (job.limitKey === undefined && keyed.has(job.queue))
 }
 
 /** May throw a Refusal; then the caller must run it inside `tx.attempt`. */
@@ -102,6 +113,7 @@ export function enqueueJob(tx: SqliteTransaction, job: NewJob, batch = 0): Enque
   if (holder) return answerDuplicate(tx, queue, job, { ...holder, limitKey, labels })
   if (job.idGiven && isLive(tx, job.id)) throw new Refusal(duplicateId(job.id))
   insert(tx, queue, job, { batch, limitKey, labels })
+  if (job.kv !== undefined) applyKvOrRefuse(tx, job.kv)
   return { id: job.id, status: 'created' }
 }
 
@@ -216,6 +228,7 @@ function answerDuplicate(
     priority: job.priority ?? queue.priority,
     limitKey,
   })
+  dropOffer(tx, holder) // it is about the payload before
   forgetOverdue(tx, holder)
   tx.db.run(
     `update holdfast_job
@@ -230,6 +243,7 @@ function answerDuplicate(
   )
   listOverdue(tx, job, seq)
   replaceLabels(tx, seq, labels)
+  if (job.kv !== undefined) applyKvOrRefuse(tx, job.kv)
   return { id, status: 'replaced' }
 }
 

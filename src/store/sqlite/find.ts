@@ -14,7 +14,7 @@ import { decodeError, decodePast } from '../../job/stored.ts'
 import { Page } from '../page.ts'
 import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { FindQuery } from '../store.ts'
-import { type EndedPlace, findById, newestFirst } from './job.ts'
+import { type EndedPlace, findById, isEnded, newestFirst } from './job.ts'
 import type { QueueRow } from './queue.ts'
 import { readFound } from './read.ts'
 import type { SqliteTransaction } from './transaction.ts'
@@ -30,10 +30,7 @@ export interface FindStep extends FindQuery {
   readonly compareMax: number
 }
 
-export interface FoundStep {
-  readonly jobs: readonly FoundJob[]
-  readonly count: number
-  readonly bytes: number
+interface Looked {
   readonly looked: number
   readonly compared: number
   /** The page takes no more. */
@@ -41,7 +38,26 @@ export interface FoundStep {
   readonly next: string | null
 }
 
-const states: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'dead', 'cancelled', 'done']
+export interface FoundStep extends Looked {
+  readonly jobs: readonly FoundJob[]
+  readonly count: number
+  readonly bytes: number
+}
+
+/** One step of a change of many jobs: it looks for the numbers of jobs. */
+export interface FindSeqsStep extends Pick<FindStep, 'filter' | 'after' | 'limit' | 'lookMax' | 'compareMax'> {
+  /** Jobs with higher numbers are left out. */
+  readonly until: number
+}
+
+export interface FoundSeqs extends Looked {
+  readonly seqs: readonly number[]
+}
+
+/** The order of lists in a listing. */
+const listed: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'dead', 'cancelled', 'done']
+/** The direction in which jobs move, for a change of them. */
+const flow: readonly JobState[] = ['scheduled', 'held', 'ready', 'running', 'dead', 'cancelled', 'done']
 
 /**
  * Where a page ended:
@@ -68,14 +84,27 @@ interface ListedRow {
 }
 
 export function findJobs(tx: SqliteTransaction, step: FindStep): FoundStep {
-  const { filter, after } = step
-  const mark = after === null ? null : decodeCursor<Mark>(after, (value) => value[0] === wayOf(filter) && isMark(value))
-  const scan = new Scan(tx, step)
+  const { isCount, include } = step
+  const read = (seq: number) => (isCount ? { job: null, bytes: 0 } : readFound(tx, seq, include))
+  const scan = new Scan<FoundJob | null>(tx, { ...step, states: listed }, read)
+  walk(scan, step)
+  const { entries, bytes, answer } = scan
+  return { jobs: entries.filter((job) => job !== null), count: entries.length, bytes, ...answer }
+}
+
+export function findSeqs(tx: SqliteTransaction, step: FindSeqsStep): FoundSeqs {
+  const scan = new Scan<number>(tx, { ...step, bytes: 0, states: flow }, (seq) => ({ job: seq, bytes: 0 }))
+  walk(scan, step)
+  return { seqs: scan.entries, ...scan.answer }
+}
+
+function walk<Found>(scan: Scan<Found>, { filter, after }: Pick<FindStep, 'filter' | 'after'>): void {
+  const isOurs = (value: readonly unknown[]) => value[0] === wayOf(filter) && isMark(value, scan.states)
+  const mark = after === null ? null : decodeCursor<Mark>(after, isOurs)
   if (filter.ids !== undefined) walkIds(scan, filter.ids, mark as IdsMark | null)
   else if (filter.batch !== undefined) walkItems(scan, filter.batch, mark as ItemsMark | null)
   else if (filter.labels !== undefined) walkLabels(scan, filter.labels, mark as LabelsMark | null)
   else walkLists(scan, filter, mark as ListsMark | null)
-  return scan.answer
 }
 
 function wayOf({ ids, batch, labels }: JobFilter): Mark[0] {
@@ -84,7 +113,7 @@ function wayOf({ ids, batch, labels }: JobFilter): Mark[0] {
   return labels === undefined ? 'lists' : 'labels'
 }
 
-function walkIds(scan: Scan, ids: readonly string[], mark: IdsMark | null): void {
+function walkIds<Found>(scan: Scan<Found>, ids: readonly string[], mark: IdsMark | null): void {
   const { tx } = scan
   scan.walk({
     from: [mark?.[1] ?? 0, 0, 0],
@@ -100,7 +129,7 @@ export const selectItems =
   'select seq from holdfast_job where batch = ? and batch > 0 and seq > ? order by seq limit +?'
 
 /** In the order of their submission, in whatever state they are. */
-function walkItems(scan: Scan, id: string, mark: ItemsMark | null): void {
+function walkItems<Found>(scan: Scan<Found>, id: string, mark: ItemsMark | null): void {
   const { tx } = scan
   const batch = tx.batches.find(id)
   if (!batch) return
@@ -116,7 +145,7 @@ export const selectLabelled =
   'select seq from holdfast_label where name = ? and value = ? and seq < ? order by seq desc limit +?'
 
 /** Newest first. The other labels are compared job by job. */
-function walkLabels(scan: Scan, labels: Labels, mark: LabelsMark | null): void {
+function walkLabels<Found>(scan: Scan<Found>, labels: Labels, mark: LabelsMark | null): void {
   const { tx } = scan
   const [name, value] = Object.entries(labels)[0] as [string, string]
   scan.walk({
@@ -138,8 +167,8 @@ interface List {
   readonly group: string | undefined
 }
 
-function walkLists(scan: Scan, filter: JobFilter, mark: ListsMark | null): void {
-  const { tx } = scan
+function walkLists<Found>(scan: Scan<Found>, filter: JobFilter, mark: ListsMark | null): void {
+  const { tx, states } = scan
   const holder = mark === null ? lookAtHolder(scan, filter) : mark[1]
   const [, , name, index, ...place] = mark ?? []
   for (const queue of queuesOf(tx, filter)) {
@@ -162,12 +191,12 @@ function walkLists(scan: Scan, filter: JobFilter, mark: ListsMark | null): void 
   }
 }
 
-function queuesOf(tx: SqliteTransaction, { queues }: JobFilter): QueueRow[] {
+export function queuesOf(tx: SqliteTransaction, { queues }: JobFilter): QueueRow[] {
   return queues === undefined ? tx.queues() : tx.queues().filter(({ name }) => queues.includes(name))
 }
 
 /** The job that has the key now is found through the table of keys. Other jobs that had it are found in their lists. */
-function lookAtHolder(scan: Scan, filter: JobFilter): number {
+function lookAtHolder<Found>(scan: Scan<Found>, filter: JobFilter): number {
   const { queues, dedupKey, idempotencyKey } = filter
   const queue = queues?.length === 1 ? scan.tx.findQueue(queues[0] as string) : undefined
   const key = dedupKey ?? idempotencyKey
@@ -193,10 +222,18 @@ interface Walk {
   readonly skip?: number
 }
 
-class Scan {
+interface ScanStep extends Pick<FindStep, 'filter' | 'after' | 'limit' | 'bytes' | 'lookMax' | 'compareMax'> {
+  readonly states: readonly JobState[]
+  readonly until?: number
+}
+
+class Scan<Found> {
   readonly tx: SqliteTransaction
-  readonly #step: FindStep
-  readonly #page: Page<FoundJob | null>
+  readonly states: readonly JobState[]
+  readonly #step: ScanStep
+  readonly #read: (seq: number) => { readonly job: Found; readonly bytes: number } | undefined
+  readonly #page: Page<Found>
+  readonly #until: number
   readonly #isPlain: boolean
   readonly #conditions: Conditions
   #looked = 0
@@ -204,11 +241,18 @@ class Scan {
   #mark: Mark | null = null
   #isMore = false
 
-  constructor(tx: SqliteTransaction, step: FindStep) {
+  constructor(
+    tx: SqliteTransaction,
+    step: ScanStep,
+    read: (seq: number) => { readonly job: Found; readonly bytes: number } | undefined,
+  ) {
     this.tx = tx
+    this.states = step.states
     this.#step = step
+    this.#read = read
     this.#page = new Page(step.limit, step.bytes)
-    this.#isPlain = isOfLists(step.filter)
+    this.#until = step.until ?? Number.POSITIVE_INFINITY
+    this.#isPlain = isOfLists(step.filter) && step.until === undefined // else not every job that is looked at is found
     this.#conditions = new Conditions(tx, step.filter)
   }
 
@@ -235,13 +279,18 @@ class Scan {
     return seq
   }
 
-  get answer(): FoundStep {
-    const { entries, bytes, hasAll, isCut } = this.#page
+  get entries(): readonly Found[] {
+    return this.#page.entries
+  }
+
+  get bytes(): number {
+    return this.#page.bytes
+  }
+
+  get answer(): Looked {
+    const { hasAll, isCut } = this.#page
     const at = this.#mark === null ? this.#step.after : encodeCursor(this.#mark)
     return {
-      jobs: entries.filter((job) => job !== null),
-      count: entries.length,
-      bytes,
       looked: this.#looked,
       compared: this.#compared,
       isFull: hasAll || isCut,
@@ -251,12 +300,12 @@ class Scan {
 
   /** False: the step ends before this job. */
   #look(seq: number, fitting: ReadonlySet<number> | null): boolean {
-    const { lookMax, compareMax, isCount, include } = this.#step
+    const { lookMax, compareMax } = this.#step
     const isUsedUp = !this.#isPlain && (this.#looked >= lookMax || this.#compared >= compareMax)
     this.#isMore = isUsedUp || this.#page.hasAll
     if (this.#isMore) return false
-    if (fitting === null || (fitting.has(seq) && this.#hasTexts(seq))) {
-      const found = isCount ? { job: null, bytes: 0 } : readFound(this.tx, seq, include)
+    if (fitting === null || (seq <= this.#until && fitting.has(seq) && this.#hasTexts(seq))) {
+      const found = this.#read(seq)
       this.#isMore = found !== undefined && !this.#page.add(found.job, found.bytes)
       if (this.#isMore) return false
     }
@@ -309,6 +358,13 @@ interface Texts {
   readonly past: string | null
   readonly worker: string | null
   readonly started_at: number | null
+}
+
+/** Of these jobs, those that match now. */
+export function stillMatching(tx: SqliteTransaction, filter: JobFilter, seqs: readonly number[]): number[] {
+  const conditions = new Conditions(tx, filter)
+  const fitting = conditions.fitting(seqs)
+  return seqs.filter((seq) => fitting.has(seq) && conditions.compareTexts(seq).isTrue)
 }
 
 class Conditions {
@@ -366,41 +422,27 @@ function bytesOf({ payload, error, past }: Texts): number {
   return [payload, error, past].reduce((sum, text) => sum + (text === null ? 0 : byteLength(text)), 0)
 }
 
+/** The lists of live jobs, from a place on. */
+export const selectOfList: Readonly<Record<Exclude<JobState, EndState>, string>> = {
+  running: `select l.seq, l.seq as x, 0 as y, 0 as z from holdfast_lease l join holdfast_job j on j.seq = l.seq
+     where j.queue = ? and (l.seq, 0, 0) > (?, ?, ?) order by l.seq limit +?`,
+  ready: `select seq, batch as x, priority as y, ord as z from holdfast_ready
+     where queue = ? and (batch, priority, ord) > (?, ?, ?) order by batch, priority, ord limit +?`,
+  held: `select seq, key as x, (batch << 4) + priority as y, ord as z from holdfast_held
+     where queue = ?1 and (key, batch, priority, ord) > (?2, ?3 >> 4, ?3 & 15, ?4)
+     order by key, batch, priority, ord limit +?5`,
+  scheduled: `select seq, run_at as x, seq as y, 0 as z from holdfast_scheduled
+     where queue = ? and (run_at, seq, 0) > (?, ?, ?) order by run_at, seq limit +?`,
+}
+
 function readList(tx: SqliteTransaction, { queue, state, since, group }: List, from: Place, max: number): ListedRow[] {
-  const rows = (sql: string) =>
-    tx.db
-      .all<{ seq: number; x: number | string; y: number; z: number }>(sql, queue.no, ...from, max)
-      .map(({ seq, x, y, z }) => ({ seq, place: [x, y, z] as const }))
-  switch (state) {
-    case 'running':
-      return rows(
-        `select l.seq, l.seq as x, 0 as y, 0 as z from holdfast_lease l join holdfast_job j on j.seq = l.seq
-          where j.queue = ? and (l.seq, 0, 0) > (?, ?, ?) order by l.seq limit +?`,
-      )
-    case 'ready':
-      return rows(
-        `select seq, batch as x, priority as y, ord as z from holdfast_ready
-          where queue = ? and (batch, priority, ord) > (?, ?, ?) order by batch, priority, ord limit +?`,
-      )
-    case 'held':
-      return rows(
-        `select seq, key as x, (batch << 4) + priority as y, ord as z from holdfast_held
-          where queue = ?1 and (key, batch, priority, ord) > (?2, ?3 >> 4, ?3 & 15, ?4)
-          order by key, batch, priority, ord limit +?5`,
-      )
-    case 'scheduled':
-      return rows(
-        `select seq, run_at as x, seq as y, 0 as z from holdfast_scheduled
-          where queue = ? and (run_at, seq, 0) > (?, ?, ?) order by run_at, seq limit +?`,
-      )
-    case 'done':
-    case 'dead':
-    case 'cancelled':
-      return listEnded(tx, queue, state, {
-        from: { finishedAt: -Number(from[0]), seq: -from[1] },
-        ...{ since, max, group },
-      })
+  if (isEnded(state)) {
+    const place = { finishedAt: -Number(from[0]), seq: -from[1] }
+    return listEnded(tx, queue, state, { from: place, since, max, group })
   }
+  return tx.db
+    .all<{ seq: number; x: number | string; y: number; z: number }>(selectOfList[state], queue.no, ...from, max)
+    .map(({ seq, x, y, z }) => ({ seq, place: [x, y, z] as const }))
 }
 
 export const selectEnded = `select seq, finished_at from holdfast_ended
@@ -430,13 +472,13 @@ function listEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, rang
     .map(({ seq, finished_at }) => ({ seq, place: [-finished_at, -seq, 0] as const }))
 }
 
-function isMark([way, ...rest]: readonly unknown[]): boolean {
+function isMark([way, ...rest]: readonly unknown[], states: readonly JobState[]): boolean {
   if (way !== 'lists') return rest.length === 1 && isCount(rest[0])
   const [holder, queue, state, first, ...place] = rest
   if (!isCount(holder) || rest.length === 1) return isCount(holder)
-  const listed = states[state as number]
-  if (rest.length !== 6 || typeof queue !== 'string' || listed === undefined) return false
-  const isPlace = listed === 'held' ? typeof first === 'string' : Number.isSafeInteger(first)
+  const list = states[state as number]
+  if (rest.length !== 6 || typeof queue !== 'string' || list === undefined) return false
+  const isPlace = list === 'held' ? typeof first === 'string' : Number.isSafeInteger(first)
   return isPlace && place.every(Number.isSafeInteger)
 }
 
@@ -448,6 +490,26 @@ function isCount(value: unknown): boolean {
 const stepLooks = 2_000
 const stepBytes = 2 * 1024 * 1024
 
+/** Looks until the page is full, or the bound of looking for one call is reached. */
+export async function lookOn<Found extends Looked>(
+  run: (step: Pick<FindStep, 'after' | 'lookMax' | 'compareMax'>) => Promise<Found>,
+  start: string | null,
+): Promise<{ readonly looked: number; readonly next: string | null }> {
+  const sums = { looked: 0, compared: 0 }
+  for (let after = start; ; ) {
+    const step = await run({
+      after,
+      lookMax: Math.min(stepLooks, bounds.lookMax - sums.looked),
+      compareMax: Math.min(stepBytes, bounds.lookBytes - sums.compared),
+    })
+    sums.looked += step.looked
+    sums.compared += step.compared
+    const isUsedUp = sums.looked >= bounds.lookMax || sums.compared >= bounds.lookBytes
+    if (step.next === null || step.isFull || isUsedUp) return { looked: sums.looked, next: step.next }
+    after = step.next
+  }
+}
+
 /** All steps of one call. */
 export async function inSteps(
   run: (step: FindStep) => Promise<FoundStep>,
@@ -455,22 +517,13 @@ export async function inSteps(
   { isCount }: { readonly isCount: boolean },
 ): Promise<{ jobs: FoundJob[]; count: number; looked: number; next: string | null }> {
   const jobs: FoundJob[] = []
-  const sums = { count: 0, bytes: 0, looked: 0, compared: 0 }
-  for (let { after } = query; ; ) {
-    const step = await run({
-      ...query,
-      ...{ after, isCount, bytes: sums.bytes, limit: query.limit - sums.count },
-      lookMax: Math.min(stepLooks, bounds.lookMax - sums.looked),
-      compareMax: Math.min(stepBytes, bounds.lookBytes - sums.compared),
-    })
+  const sums = { count: 0, bytes: 0 }
+  const found = await lookOn(async (look) => {
+    const step = await run({ ...query, ...look, isCount, bytes: sums.bytes, limit: query.limit - sums.count })
     for (const job of step.jobs) jobs.push(job)
     sums.count += step.count
     sums.bytes = step.bytes
-    sums.looked += step.looked
-    sums.compared += step.compared
-    const isUsedUp = sums.looked >= bounds.lookMax || sums.compared >= bounds.lookBytes
-    if (step.next === null || step.isFull || isUsedUp)
-      return { jobs, count: sums.count, looked: sums.looked, next: step.next }
-    after = step.next
-  }
+    return step
+  }, query.after)
+  return { jobs, count: sums.count, ...found }
 }

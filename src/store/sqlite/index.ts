@@ -8,7 +8,7 @@ import { bounds } from '../../job/bounds.ts'
 import { countOf, isOfLists } from '../../job/filter.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import { checkOptions } from '../../job/names.ts'
-import type { JobOutcome, QueueSettings } from '../../job/record.ts'
+import type { JobOutcome, KvWrite, QueueSettings } from '../../job/record.ts'
 import { settingsText } from '../../job/stored-definition.ts'
 import { type Clock, systemClock } from '../../runtime/clock.ts'
 import { type Duration, toMs } from '../../runtime/duration.ts'
@@ -25,6 +25,8 @@ import type {
   CancelAnswer,
   CancelRequest,
   Capabilities,
+  ChangeAllRequest,
+  ChangedStep,
   ChangesQuery,
   ClaimedJob,
   ClaimRequest,
@@ -33,6 +35,7 @@ import type {
   CountQuery,
   DeadGroupsQuery,
   DefinedQueue,
+  DeleteQueueRequest,
   EnqueueAnswer,
   EnqueueRequest,
   ExamineRequest,
@@ -44,17 +47,16 @@ import type {
   ItemsRequest,
   KvAnswer,
   KvScanQuery,
-  KvWrite,
   LeaseRef,
   OpenedBatch,
+  PauseEnd,
   ProgressAnswer,
   ProgressRequest,
-  PurgeAnswer,
-  PurgeRequest,
+  QueueDeletion,
+  ReleasedWorker,
+  ReleaseWorkerRequest,
   RenewAnswer,
   RenewRequest,
-  RequeueAllAnswer,
-  RequeueAllRequest,
   RequeueAnswer,
   SettleAnswer,
   SettleRequest,
@@ -62,10 +64,10 @@ import type {
   Subscriber,
   SweepRequest,
 } from '../store.ts'
+import { changeAll } from './change-all.ts'
 import { findBetterSqlite3 } from './connection/better-sqlite3.ts'
 import { enqueueIn, toCallerConnection } from './connection/caller.ts'
 import { checkDriver, type SqliteDriver, type SyncDatabase } from './connection/driver.ts'
-import type { RequeueChunkAnswer, RequeueMark } from './control.ts'
 import { examineFile } from './doctor/file.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
 import { inSteps } from './find.ts'
@@ -167,6 +169,8 @@ class SqliteStore implements Store {
   readonly #path: string | null
   /** Versions of the definitions that were stored in callers' transactions, by the text of their settings. */
   readonly #definedAtOnce = new Map<string, number>()
+  /** What this process has defined, for callers' own transactions. */
+  readonly #own = new Map<string, QueueSettings>()
   #closing: Promise<void> | null = null
 
   constructor({ port, subscribers, clock, driver, path }: Parts) {
@@ -181,6 +185,7 @@ class SqliteStore implements Store {
 
   async define(queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
     const defined = await this.#all('define', queues)
+    for (const settings of queues) this.#own.set(settings.name, settings)
     for (const { name, limits } of queues) if (limits?.keyLimit != null) await this.#lowerLimits(name)
     return defined
   }
@@ -209,7 +214,10 @@ class SqliteStore implements Store {
     const text = settings && settingsText(settings)
     const definedAs = text === null ? 0 : (this.#definedAtOnce.get(text) ?? 0)
     const now = Math.floor(this.#clock.now())
-    const { answer, definedAs: version } = enqueueIn(db, { ...request, settings, definedAs, now })
+    const { answer, definedAs: version } = enqueueIn(db, {
+      ...{ ...request, settings, definedAs, now },
+      definitionOf: (queue) => this.#own.get(queue),
+    })
     if (text !== null) this.#definedAtOnce.set(text, version)
     return answer
   }
@@ -240,48 +248,45 @@ class SqliteStore implements Store {
   }
 
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]> {
-    const ready = requests.map(({ id, effects }) => ({ id, effects: effects && withBindables(effects) }))
+    const ready = requests.map(({ effects, ...rest }) => ({ ...rest, effects: effects && withBindables(effects) }))
     return this.#port.call('cancel', ready)
   }
 
-  requeue(ids: readonly string[]): Promise<RequeueAnswer[]> {
-    return this.#port.call('requeue', ids)
-  }
-
-  /** In chunks, newest first. A dry run takes no dedup key, so it remembers the keys that earlier chunks would have taken. */
-  async requeueAll({ filter, dryRun }: RequeueAllRequest): Promise<RequeueAllAnswer> {
-    const taken = new Map<string, string>()
-    const skipped: { id: string; heldBy: string }[] = []
-    let requeued = 0
-    let after: RequeueMark | null = null
-    do {
-      const chunk: RequeueChunkAnswer = await this.#one('requeueChunk', { filter, dryRun, max: chunkMax, after })
-      for (const { id, heldBy } of chunk.skipped) skipped.push({ id, heldBy })
-      for (const { id, slot } of chunk.requeued) {
-        const heldBy = dryRun && slot !== null ? taken.get(slot) : undefined
-        if (heldBy !== undefined) skipped.push({ id, heldBy })
-        else requeued += 1
-        if (slot !== null && heldBy === undefined) taken.set(slot, id)
-      }
-      after = chunk.after
-    } while (after !== null)
-    return { requeued, skipped }
+  requeue(ids: readonly string[], by: string | null = null): Promise<RequeueAnswer[]> {
+    return this.#port.call(
+      'requeue',
+      ids.map((id) => ({ id, by })),
+    )
   }
 
   alter(requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
     return this.#port.call('alter', requests)
   }
 
-  async purge(request: PurgeRequest): Promise<PurgeAnswer> {
-    for (let deleted = 0; ; ) {
-      const count = await this.#one('purgeChunk', { ...request, max: chunkMax })
-      deleted += count
-      if (count < chunkMax) return { deleted }
+  changeAll(request: ChangeAllRequest): Promise<ChangedStep> {
+    const calls = {
+      begin: (item: Item<'beginChange'>) => this.#one('beginChange', item),
+      find: (item: Item<'findSeqs'>) => this.#one('findSeqs', item),
+      judge: (item: Item<'judgeJobs'>) => this.#one('judgeJobs', item),
+      change: (item: Item<'changeJobs'>) => this.#one('changeJobs', item),
     }
+    return changeAll(calls, request)
   }
 
-  async pause(queue: string, paused: boolean, by: string | null = null): Promise<void> {
-    await this.#one('pause', { name: queue, paused, by })
+  async pause(queue: string, paused: boolean, by: string | null = null, end: PauseEnd | null = null): Promise<void> {
+    await this.#one('pause', { name: queue, paused, by, end })
+  }
+
+  pauseAll(paused: boolean, by: string | null = null, end: PauseEnd | null = null): Promise<string[]> {
+    return this.#one('pauseAll', { paused, by, end })
+  }
+
+  releaseWorker(request: ReleaseWorkerRequest): Promise<ReleasedWorker> {
+    return this.#one('releaseWorker', request)
+  }
+
+  deleteQueue(request: DeleteQueueRequest): Promise<QueueDeletion> {
+    return this.#one('deleteQueue', request)
   }
 
   openBatch(settings: BatchSettings): Promise<OpenedBatch> {
@@ -298,7 +303,7 @@ class SqliteStore implements Store {
     const [controlled] = await this.#port.call('controlBatch', [request])
     if (controlled === undefined || isRefused(controlled)) return controlled as Refused
     if (!controlled.more) return controlled.batch
-    while (await this.#one('batchChore', request.batch));
+    while (await this.#one('batchChore', request));
     return (await this.batch({ id: request.batch })) ?? controlled.batch
   }
 

@@ -1,8 +1,9 @@
 // A job's row and the small tables that list jobs by state. Every move of a job between these tables is made here, so that row,
 // list and count change together.
 
-import type { Annotations, Attempt, Ending, EndState, JobError, JobState } from '../../job/record.ts'
-import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
+import { offerKeyOf } from '../../job/inbox.ts'
+import type { Annotations, Attempt, ChangeByHand, Ending, EndState, JobError, JobState } from '../../job/record.ts'
+import { encodeAnnotations, encodeChange, encodeError, encodePast } from '../../job/stored.ts'
 import { countDeath } from './error-groups.ts'
 import { removeLabels } from './labels.ts'
 import type { KeyRow } from './limits/admit.ts'
@@ -53,6 +54,8 @@ export const selectAny = `select ${idleColumns},
     left join holdfast_lease l on l.seq = j.seq`
 const selectById = `${selectAny} where j.id = ? order by j.seq desc limit 1`
 const selectBySeq = `${selectAny} where j.seq = ?`
+const selectAll = `${selectAny.replace('from holdfast_job j', 'from json_each(?) v cross join holdfast_job j on j.seq = v.value')}
+   order by v.key`
 
 export type FoundRow = IdleRow & { readonly state: JobState }
 
@@ -63,6 +66,11 @@ export function findById(tx: SqliteTransaction, id: string): FoundRow | undefine
 
 export function findBySeq(tx: SqliteTransaction, seq: number): FoundRow | undefined {
   return tx.db.get(selectBySeq, seq)
+}
+
+/** The jobs that exist of these, in this order. */
+export function findAll(tx: SqliteTransaction, seqs: readonly number[]): FoundRow[] {
+  return tx.db.all(selectAll, JSON.stringify(seqs))
 }
 
 /** It has not ended, and has no lease. */
@@ -76,6 +84,11 @@ export function isEnded(state: JobState): state is EndState {
 
 /** Far below every number of the sequence. So released and rescued jobs come first, in the order in which they came back. */
 const front = -(2 ** 52)
+
+/** The number that a place was made of. */
+export function numberOf(place: number): number {
+  return place < 0 ? place - front : place
+}
 
 export function place(tx: SqliteTransaction, atFront: boolean): number {
   return atFront ? front + tx.nextNumber() : tx.nextNumber()
@@ -170,6 +183,20 @@ interface NewPlace {
   readonly limitKey?: string | null
 }
 
+/** Deletes the offer of a job that no longer waits for it to be accepted. */
+export function dropOffer(tx: SqliteTransaction, { id, past }: Pick<JobRow, 'id' | 'past'>): void {
+  const key = offerKeyOf(id, past)
+  if (key !== null) tx.db.run('delete from holdfast_kv where key = ?', key)
+}
+
+/** An offer expires when its job runs again, or before. */
+function limitOffer(tx: SqliteTransaction, job: IdleRow, runAt: number): void {
+  const key = offerKeyOf(job.id, job.past)
+  if (key === null) return
+  if (runAt <= tx.now) tx.db.run('delete from holdfast_kv where key = ?', key)
+  else tx.db.run('update holdfast_kv set expires_at = ?1 where key = ?2 and expires_at > ?1', runAt, key)
+}
+
 /** Moves a waiting job to the end of another list, priority or key. */
 export function moveWaiting(
   tx: SqliteTransaction,
@@ -180,6 +207,7 @@ export function moveWaiting(
   for (const key of new Set([found.limit_key, limitKey])) if (key !== null) tx.keys.admitIfFreed(queue, key)
   const job = found.held === 1 ? (findBySeq(tx, found.seq) as IdleRow) : found // `admitIfFreed` may have admitted it
   unlist(tx, queue, job)
+  limitOffer(tx, job, runAt)
   const ord = runAt <= tx.now ? place(tx, false) : null
   const at = Math.max(runAt, tx.now)
   const update =
@@ -212,9 +240,6 @@ export interface EndedPlace {
   readonly finishedAt: number
   readonly seq: number
 }
-
-/** Before every other place, in a list with the newest first. */
-export const newest: EndedPlace = { finishedAt: Number.MAX_SAFE_INTEGER, seq: Number.MAX_SAFE_INTEGER }
 
 interface Ended {
   readonly finished_at: number
@@ -285,6 +310,7 @@ export function end(tx: SqliteTransaction, queue: QueueRow, job: JobRow, ended: 
   const { state, attempts, result, error, run, annotations = null } = ended
   tx.recordChange(queue, state, job.id)
   forgetOverdue(tx, job)
+  if (run === null) dropOffer(tx, job)
   if (job.dedup_scope === 'live' || job.dedup_scope === 'waiting') freeDedup(tx, job)
   if (job.batch > 0) countEnded(tx, job.batch, state, annotations)
   if (tx.batches.get(job.batch)?.is_deleted) {
@@ -334,4 +360,9 @@ export function removeJob(tx: SqliteTransaction, job: Pick<JobRow, 'seq' | 'queu
       job.seq,
     )
   }
+}
+
+/** Adds a change by hand to the history of a job. */
+export function recordByHand(tx: SqliteTransaction, { seq, past }: IdleRow, change: ChangeByHand): void {
+  tx.db.run('update holdfast_job set past = ? where seq = ?', encodeChange(past, change), seq)
 }

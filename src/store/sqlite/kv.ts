@@ -1,7 +1,9 @@
 import { bounds } from '../../job/bounds.ts'
 import { byteLength } from '../../job/codec.ts'
+import type { KvWrite } from '../../job/record.ts'
 import { Page } from '../page.ts'
-import type { KvAnswer, KvEntry, KvPage, KvScanQuery, KvWrite } from '../store.ts'
+import { kvVersionMismatch, Refusal } from '../refusals.ts'
+import type { KvAnswer, KvEntry, KvPage, KvScanQuery } from '../store.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 interface KvRow {
@@ -20,11 +22,11 @@ export function kvGet(tx: SqliteTransaction, key: string): KvEntry | null {
 
 export function applyKv(tx: SqliteTransaction, write: KvWrite): Exclude<KvAnswer, { refused: unknown }> {
   const version = kvGet(tx, write.key)?.version ?? null
-  if (write.as === 'delete') {
+  if ('version' in write && write.version !== version) return { applied: false, version }
+  if (write.as === 'delete' || write.as === 'compareAndDelete') {
     tx.db.run('delete from holdfast_kv where key = ?', write.key)
     return { applied: version !== null, version: null }
   }
-  if (write.as === 'compareAndSet' && write.version !== version) return { applied: false, version }
   const next = tx.nextNumber()
   tx.db.run(
     'insert or replace into holdfast_kv (key, value, version, expires_at, ttl_ms) values (?, ?, ?, ?, ?)',
@@ -35,6 +37,14 @@ export function applyKv(tx: SqliteTransaction, write: KvWrite): Exclude<KvAnswer
     write.ttlMs,
   )
   return { applied: true, version: next }
+}
+
+/** Throws a Refusal if an entry does not have the version that its write names. */
+export function applyKvOrRefuse(tx: SqliteTransaction, writes: readonly KvWrite[]): void {
+  for (const write of writes) {
+    const { applied, version } = applyKv(tx, write)
+    if ('version' in write && !applied) throw new Refusal(kvVersionMismatch(write, version))
+  }
 }
 
 export function kvScan(tx: SqliteTransaction, { prefix, limit, after }: KvScanQuery): KvPage {

@@ -27,13 +27,18 @@ export function listLabels(tx: SqliteTransaction, seq: number, labels: string): 
   }
 }
 
+/** As they are stored; null: the job has none. */
+export function labelsOf(tx: SqliteTransaction, seq: number): string | null {
+  if (!tx.hasLabels) return null
+  return tx.db.get<{ labels: string }>('select labels from holdfast_labelled where seq = ?', seq)?.labels ?? null
+}
+
 /** For a job that is removed. */
 export function removeLabels(tx: SqliteTransaction, seq: number): void {
-  if (!tx.hasLabels) return
-  const row = tx.db.get<{ labels: string }>('select labels from holdfast_labelled where seq = ?', seq)
-  if (!row) return
+  const labels = labelsOf(tx, seq)
+  if (labels === null) return
   tx.bare.run('delete from holdfast_labelled where seq = ?', seq)
-  for (const [name, value] of Object.entries(decodeLabels(row.labels))) {
+  for (const [name, value] of Object.entries(decodeLabels(labels))) {
     tx.bare.run('delete from holdfast_label where name = ? and value = ? and seq = ?', name, value, seq)
   }
 }

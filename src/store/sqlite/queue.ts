@@ -10,6 +10,7 @@ export interface QueueRow {
   readonly name: string
   paused_at: number | null
   paused_by: string | null
+  paused_until: number | null
   /** null: forever. */
   retain_done_ms: number | null
   retain_dead_ms: number | null
@@ -47,6 +48,7 @@ export type QueueTuple = readonly [
   name: string,
   paused_at: Nullable,
   paused_by: Text,
+  paused_until: Nullable,
   retain_done_ms: Nullable,
   retain_dead_ms: Nullable,
   on_dead: Text,
@@ -73,7 +75,7 @@ export type QueueTuple = readonly [
   cancelled: number,
 ]
 
-export const selectQueue = `select no, name, paused_at, paused_by, retain_done_ms, retain_dead_ms, on_dead,
+export const selectQueue = `select no, name, paused_at, paused_by, paused_until, retain_done_ms, retain_dead_ms, on_dead,
     version, attempts, priority, key_path, key_by_code, max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review, lowering, labels,
     held, scheduled, ready, running, done, dead, cancelled from holdfast_queue`
 
@@ -84,6 +86,7 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     name,
     paused_at,
     paused_by,
+    paused_until,
     retain_done_ms,
     retain_dead_ms,
     on_dead,
@@ -114,6 +117,7 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     name,
     paused_at,
     paused_by,
+    paused_until,
     retain_done_ms,
     retain_dead_ms,
     on_dead,

@@ -4,7 +4,7 @@ import { byteLength } from '../../job/codec.ts'
 import { summaryOf } from '../../job/error.ts'
 import { decodeLabels } from '../../job/labels.ts'
 import type { Attempt, EndState, FoundJob, IncludedPart, JobOutcome, JobRecord, JobState } from '../../job/record.ts'
-import { decodeAnnotations, decodeError, decodePast } from '../../job/stored.ts'
+import { decodeAnnotations, decodeChanges, decodeError, decodePast } from '../../job/stored.ts'
 import { remember } from '../../job/transition.ts'
 import { Page } from '../page.ts'
 import { encodeCursor } from '../page-cursor.ts'
@@ -127,7 +127,7 @@ function readRow(tx: SqliteTransaction, seq: number, parts: readonly IncludedPar
 
 /** A job as a listing has it. */
 function toFound(row: RecordRow, parts: readonly IncludedPart[]): FoundJob {
-  const { payload, headers, result, history, error, ...rest } = toRecord(row)
+  const { payload, headers, result, history, changes, error, ...rest } = toRecord(row)
   return {
     ...rest,
     error: error && (parts.includes('error') ? error : summaryOf(error)),
@@ -138,7 +138,7 @@ function toFound(row: RecordRow, parts: readonly IncludedPart[]): FoundJob {
     ...(parts.includes('payload') && { payload }),
     ...(parts.includes('headers') && { headers }),
     ...(parts.includes('result') && { result }),
-    ...(parts.includes('history') && { history }),
+    ...(parts.includes('history') && { history, changes }),
   }
 }
 
@@ -184,6 +184,7 @@ function toRecord(row: RecordRow): JobRecord {
     labels: decodeLabels(row.labels),
     batch: row.batch_id,
     history: historyOf(row),
+    changes: decodeChanges(row.past),
   }
 }
 
@@ -241,6 +242,7 @@ export function readStats(tx: SqliteTransaction): QueueStats[] {
       paused: queue.paused_at !== null,
       pausedAt: queue.paused_at,
       pausedBy: queue.paused_by,
+      pausedUntil: queue.paused_until,
       counts: { held, scheduled, ready, running, done, dead, cancelled },
       oldestWaitingMs: ready === 0 ? null : tx.now - oldestReadyAt(tx, queue),
       limit: limitOf(queue),

@@ -80,7 +80,7 @@ export function findLeased(tx: SqliteTransaction, { id, fence }: LeaseRef): Leas
   return tuple && tuple[column.token] === token && tuple[column.id] === id ? toLeasedJob(tuple) : undefined
 }
 
-export function allLeased(tx: SqliteTransaction, sql: string, ...values: number[]): LeasedRow[] {
+export function allLeased(tx: SqliteTransaction, sql: string, ...values: (number | string)[]): LeasedRow[] {
   return tx.db.allTuples<LeasedTuple>(sql, ...values).map(toLeasedJob)
 }
 

@@ -3,21 +3,24 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
+import { decodeLabels } from '../../job/labels.ts'
 import type { Costs, EffectSet, JobError } from '../../job/record.ts'
 import {
   attemptRecord,
   bodyOf,
   bodyWithoutResult,
+  comparesOf,
   failedByEffect,
   isWaiting,
   type SettlementBody,
 } from '../../job/settlement.ts'
-import { expired, settled, type Verdict } from '../../job/transition.ts'
+import { type EndedBy, expired, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest } from '../store.ts'
 import { enqueueAnyway, enqueueJob } from './enqueue.ts'
 import { dropLease, end, type JobRow, waitAgain } from './job.ts'
-import { applyKv } from './kv.ts'
+import { applyKv, applyKvOrRefuse } from './kv.ts'
+import { labelsOf } from './labels.ts'
 import type { QueueRow } from './queue.ts'
 import { findLeased, type LeasedRow } from './renew.ts'
 import { runSql } from './sql-effect.ts'
@@ -34,17 +37,19 @@ export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAns
       ? applyVerdict(tx, leased, verdict, body)
       : tx.attempt(() => applyVerdict(tx, leased, verdict, body))
   if (!isRefused(answer)) return answer
-  const failure = failedByEffect(answer, retryDelayMs)
+  const failure = failedByEffect(answer, settlement, retryDelayMs)
   const costs = body.annotations?.costs ?? null
   return { failed: answer, state: applyAnyway(tx, leased, settled(core(tx, leased), failure, tx.now), costs).state }
 }
 
-/** The lease has expired: the sweep settles the job in place of the worker that is gone. */
-export function rescue(tx: SqliteTransaction, leased: LeasedRow): ExpiredLease {
-  const { state, failed } = applyAnyway(tx, leased, expired(core(tx, leased), leased.worker), null)
+/** The lease has expired, or an operator ends it: the sweep settles the job in place of the worker that is gone. */
+export function rescue(tx: SqliteTransaction, leased: LeasedRow, endedBy: EndedBy | null = null): ExpiredLease {
+  const labels = labelsOf(tx, leased.seq)
+  const { state, failed } = applyAnyway(tx, leased, expired(core(tx, leased), leased.worker, endedBy), null)
   const { id, attempt, max_attempts: maxAttempts, worker, started_at: startedAt } = leased
   const queue = tx.queueByNo(leased.queue).name
-  return { id, queue, attempt, maxAttempts, worker, startedAt, state, ...(failed && { failed }) }
+  const facts = { id, queue, attempt, maxAttempts, worker, startedAt, state, ...(failed && { failed }) }
+  return labels === null ? facts : { ...facts, labels: decodeLabels(labels) }
 }
 
 /**
@@ -69,12 +74,8 @@ function applyAnyway(
 
 type Applied = Extract<SettleAnswer, { enqueued: unknown }>
 
-function applyVerdict(
-  tx: SqliteTransaction,
-  leased: LeasedRow,
-  verdict: Verdict,
-  { result, annotations, effects }: SettlementBody,
-): Applied {
+function applyVerdict(tx: SqliteTransaction, leased: LeasedRow, verdict: Verdict, body: SettlementBody): Applied {
+  const { result, annotations, effects } = body
   const queue = tx.queueByNo(leased.queue)
   if (leased.batch > 0) tx.batches.spend(leased.batch, annotations?.costs)
   if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, leased) && queue.retain_done_ms !== 0) {
@@ -90,7 +91,7 @@ function applyVerdict(
       front: verdict.to === 'ready' && verdict.front,
       attempts,
       freeReleases,
-      ended: attemptRecord({ ...leased, startedAt: leased.started_at }, verdict, tx.now, annotations?.costs),
+      ended: attemptRecord({ ...leased, startedAt: leased.started_at }, verdict, tx.now, body),
     })
     return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
   }
@@ -131,6 +132,7 @@ function core(tx: SqliteTransaction, leased: LeasedRow) {
 
 /** Throws a Refusal when one cannot be applied. */
 export function applyEffects(tx: SqliteTransaction, effects: EffectSet): Enqueued[] {
+  applyKvOrRefuse(tx, comparesOf(effects))
   for (const put of effects.put) applyKv(tx, { as: 'put', ...put })
   for (const key of effects.delete) applyKv(tx, { as: 'delete', key })
   for (const sql of effects.sql) runSql(tx, sql)
@@ -148,7 +150,10 @@ function enqueueDeathNotice(
   if (queue.on_dead === null) return error
   const payload =
     tx.db.get<{ payload: string }>('select payload from holdfast_job where seq = ?', job.seq)?.payload ?? 'null'
-  const death = { id: job.id, queue: queue.name, attempts, error, diedAt: tx.now, onDead: queue.on_dead, payload }
+  const death = {
+    ...{ id: job.id, queue: queue.name, attempts, error, diedAt: tx.now },
+    ...{ onDead: queue.on_dead, payload, labels: labelsOf(tx, job.seq) },
+  }
   const notice = deathNotice(death, newId())
   if (isNoticeDropped(notice)) {
     tx.droppedNotices.push(notice)

@@ -3,23 +3,28 @@
 
 import { overdueError } from '../../job/error.ts'
 import type { EndState } from '../../job/record.ts'
-import type { ExpiredLease, SweepReport, SweepRequest } from '../store.ts'
+import type { EndedBy } from '../../job/transition.ts'
+import type { ExpiredLease, ReleasedWorker, ReleaseWorkerRequest, SweepReport, SweepRequest } from '../store.ts'
 import { stepChore } from './batch/chores.ts'
+import { endPauses } from './control.ts'
+import { define } from './define.ts'
 import { errorGroupOf, uncountDeath } from './error-groups.ts'
 import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJob, unlist } from './job.ts'
 import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/sweep-limits.ts'
 import type { QueueRow } from './queue.ts'
-import { allLeased, selectLeased } from './renew.ts'
+import { allLeased, type LeasedRow, selectLeased } from './renew.ts'
 import { correctTimes } from './set-back.ts'
 import { rescue } from './settle.ts'
 import type { SqliteTransaction } from './transaction.ts'
 import { pruneChanges } from './watch.ts'
 
 export function sweep(tx: SqliteTransaction, { max }: SweepRequest): SweepReport {
+  restoreDefinitions(tx)
   repairCounts(tx)
   shortenLeases(tx)
   clampStarts(tx)
   const hasLate = correctTimes(tx, max)
+  endPauses(tx)
   const { admitted: before } = tx.keys
   const expired = rescueExpired(tx, max)
   const rescued = expired.length
@@ -99,13 +104,47 @@ function shortenLeases(tx: SqliteTransaction): void {
   tx.db.run('update holdfast_lease set expires_at = ?1 + lease_ms where expires_at > ?1 + lease_ms', tx.now)
 }
 
+/** A queue that was deleted, and was made anew by a process without its definition, gets back what this process has defined. */
+function restoreDefinitions(tx: SqliteTransaction): void {
+  if (tx.definitionOf === null) return
+  for (const { name } of tx.db.all<{ name: string }>('select name from holdfast_queue where version = 0')) {
+    const settings = tx.definitionOf(name)
+    if (settings) define(tx, settings)
+  }
+}
+
 const selectExpired = `${selectLeased} where l.expires_at <= ? order by l.expires_at, l.seq limit +?`
 
 function rescueExpired(tx: SqliteTransaction, max: number): readonly ExpiredLease[] {
+  return rescueAll(tx, allLeased(tx, selectExpired, tx.now, max), null)
+}
+
+function rescueAll(tx: SqliteTransaction, leased: readonly LeasedRow[], endedBy: EndedBy | null): ExpiredLease[] {
   const rescued = new Map<string, ExpiredLease>()
-  tx.each(allLeased(tx, selectExpired, tx.now, max), (leased) => rescued.set(leased.id, rescue(tx, leased)))
+  tx.each(leased, (each) => rescued.set(each.id, rescue(tx, each, endedBy)))
   tx.db.run('delete from holdfast_claim where no not in (select claim from holdfast_lease)')
   return [...rescued.values()]
+}
+
+const selectOfWorker = `${selectLeased} where c.worker = ? and c.started_at <= ? order by l.seq limit +?`
+
+const countOfWorker = `select count(*) as jobs from holdfast_lease l join holdfast_claim c on c.no = l.claim
+  where c.worker = ? and c.started_at <= ?`
+
+const newestClaim = 'select max(started_at) as at from holdfast_claim where worker = ?'
+
+/** Ends leases of a worker as a rescue does. Damaged jobs are skipped: there is `more` only after progress. */
+export function releaseWorker(
+  tx: SqliteTransaction,
+  { worker, by, max, dryRun, claimedUntil: given }: ReleaseWorkerRequest,
+): ReleasedWorker {
+  const newest = tx.db.get<{ at: number | null }>(newestClaim, worker)?.at ?? 0
+  const claimedUntil = given ?? Math.max(tx.now, newest) // later than now, if the clock was set back
+  const leased = dryRun ? [] : allLeased(tx, selectOfWorker, worker, claimedUntil, max)
+  const expired = rescueAll(tx, leased, { by })
+  tx.applyConsequences()
+  const left = tx.db.get<{ jobs: number }>(countOfWorker, worker, claimedUntil)?.jobs ?? 0
+  return { expired, left, claimedUntil, more: expired.length > 0 && left > 0, now: tx.now }
 }
 
 function cancelOverdue(tx: SqliteTransaction, max: number): number {
@@ -180,7 +219,7 @@ function promote(tx: SqliteTransaction, queue: QueueRow, job: IdleRow): void {
 /** One step of a chore whose call has not finished it. Returns whether there is more to do. */
 function continueChores(tx: SqliteTransaction, max: number): boolean {
   const next = nextChore(tx)
-  return next !== undefined && (stepChore(tx, next, max) || nextChore(tx) !== undefined)
+  return next !== undefined && (stepChore(tx, next, { max }) || nextChore(tx) !== undefined)
 }
 
 function nextChore(tx: SqliteTransaction): number | undefined {
@@ -263,6 +302,7 @@ function nextDueAt(tx: SqliteTransaction): number | null {
     tx.db.get<{ at: number | null }>('select min(expires_at) as at from holdfast_lease')?.at,
     tx.db.get<{ at: number | null }>('select min(start_before) as at from holdfast_overdue')?.at,
     nextAdmissionAt(tx),
+    ...tx.queues().map(({ paused_until }) => paused_until),
     ...tx
       .queues()
       .filter(({ scheduled }) => scheduled > 0)

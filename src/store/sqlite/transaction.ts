@@ -14,14 +14,15 @@
 import type { Refused } from '../../errors.ts'
 import { defaults } from '../../job/bounds.ts'
 import type { DroppedNotice } from '../../job/death.ts'
-import type { Annotations, EndState, JobState } from '../../job/record.ts'
+import type { Annotations, EndState, JobState, QueueSettings } from '../../job/record.ts'
 import { encodeAnnotations } from '../../job/stored.ts'
 import { Refusal } from '../refusals.ts'
 import type { ChangedState, FinishedBatch, UndeliverableJob } from '../store.ts'
 import { checkBatches } from './batch/batch-end.ts'
 import { BatchLedger } from './batch/batches.ts'
-import { isDamage } from './connection/database.ts'
+import { isDamage, isDataError } from './connection/database.ts'
 import type { Connection } from './connection/statements.ts'
+import { define } from './define.ts'
 import { LimitKeys } from './limits/admit.ts'
 import { type QueueRow, type QueueTuple, selectQueue, toQueueRow } from './queue.ts'
 import type { LeasedRow, LeasedTuple } from './renew.ts'
@@ -69,6 +70,8 @@ export class SqliteTransaction {
   readonly droppedNotices: DroppedNotice[] = []
   /** Jobs that this transaction had to store but that cannot run. */
   readonly undeliverable: UndeliverableJob[] = []
+  /** What this process has defined; see `#createQueue`. */
+  definitionOf: ((queue: string) => QueueSettings | undefined) | null = null
   #byName = new Map<string, QueueRow>()
   #byNo = new Map<number, QueueRow>()
   #touched = new Set<QueueRow>()
@@ -208,8 +211,17 @@ export class SqliteTransaction {
 
   /** A number that was never used before in this database. */
   nextNumber(): number {
-    this.#next ??= Number(this.db.get<{ next: number }>('select next from holdfast_meta')?.next)
+    this.#next ??= this.#readNext()
     return this.#next++
+  }
+
+  /** The last number that was used. */
+  get lastNumber(): number {
+    return (this.#next ?? this.#readNext()) - 1
+  }
+
+  #readNext(): number {
+    return Number(this.db.get<{ next: number }>('select next from holdfast_meta')?.next)
   }
 
   /** The retention class of jobs of this queue that ended in this state and are kept for this time (null: forever). */
@@ -251,14 +263,40 @@ export class SqliteTransaction {
     return items.filter((item) => this.#isDone(() => work(item))).length
   }
 
+  /**
+   * The same, with an answer for each item, in order. If the file refuses a change, or rows are damaged, the item is rolled back
+   * alone and `refused` answers. Consequences that are refused count as the item's.
+   */
+  eachAnswered<T, Answer extends object>(
+    items: readonly T[],
+    work: (item: T) => Answer,
+    refused: (item: T, error: unknown) => Answer,
+  ): Answer[] {
+    const together = this.#orElse<Answer[] | null>(
+      () => this.#withConsequences(() => items.map(work)),
+      (error) => (isOfItem(error) ? null : undefined),
+    )
+    if (together !== null) return together
+    return items.map((item) =>
+      this.#orElse(
+        () => this.#withConsequences(() => work(item)),
+        (error) => (isOfItem(error) ? refused(item, error) : undefined),
+      ),
+    )
+  }
+
+  #withConsequences<T>(work: () => T): T {
+    const answer = work()
+    this.applyConsequences()
+    return answer
+  }
+
   #isDone(work: () => void): boolean {
     const done = () => {
       work()
       return true
     }
-    return this.#orElse(done, (error) =>
-      isDamage(error) && !(error instanceof TransactionRolledBack) ? false : undefined,
-    )
+    return this.#orElse(done, (error) => (isOfItem(error) ? false : undefined))
   }
 
   /** Runs `work`. If `answerTo` has an answer to the error it throws, all of it is rolled back, counts included. */
@@ -408,6 +446,7 @@ export class SqliteTransaction {
     this.#plainDone.clear()
   }
 
+  /** A queue that was deleted gets back what this process has defined. */
   #createQueue(name: string): QueueRow {
     const no = this.nextNumber()
     this.db.run(
@@ -417,7 +456,18 @@ export class SqliteTransaction {
       defaults.retainDoneMs,
       defaults.retainDeadMs,
     )
-    return this.queueByNo(no)
+    const row = this.queueByNo(no)
+    const settings = this.definitionOf?.(name)
+    if (settings) define(this, settings)
+    return row
+  }
+
+  /** Called when the row was deleted. */
+  dropQueue(row: QueueRow): void {
+    this.#byName.delete(row.name)
+    this.#byNo.delete(row.no)
+    this.#touched.delete(row)
+    for (const state of ['done', 'dead', 'cancelled']) this.#retentionClasses.delete(`${row.no} ${state}`)
   }
 
   #keep<T extends QueueRow | undefined>(row: T): T {
@@ -427,4 +477,9 @@ export class SqliteTransaction {
     }
     return row
   }
+}
+
+/** Whether other items of the same transaction may succeed. */
+function isOfItem(error: unknown): boolean {
+  return (isDamage(error) || isDataError(error)) && !(error instanceof TransactionRolledBack)
 }

@@ -44,6 +44,7 @@ export interface Returned {
   readonly returned: unknown
   readonly isFate: boolean
   readonly effects: EffectSet | null
+  readonly ifDead: PreparedInThread
   readonly costs: Costs | null
 }
 
@@ -51,8 +52,12 @@ export interface Threw {
   readonly type: 'threw'
   readonly job: number
   readonly error: SentError
+  readonly ifDead: PreparedInThread
   readonly costs: Costs | null
 }
+
+/** What the handler staged for the death of its job: prepared, or why it could not be. Null: nothing. */
+export type PreparedInThread = { readonly effects: EffectSet } | { readonly error: SentError } | null
 
 /** The job that an error or an exit came from. */
 export interface FormerJob {
@@ -171,8 +176,15 @@ const shape =
   (value) =>
     isObject(value) && Object.entries(checks).every(([name, check]) => check(Reflect.get(value, name)))
 
+const put = { key: text, value: text, ttlMs: nullable(number) }
+const compares: Readonly<Record<string, Check>> = {
+  compareAndSet: shape({ ...put, version: nullable(number) }),
+  compareAndDelete: shape({ key: text, version: number }),
+}
+const writes: Readonly<Record<string, Check>> = { ...compares, put: shape(put), delete: shape({ key: text }) }
 const effectSet = shape({
-  put: list(shape({ key: text, value: text, ttlMs: nullable(number) })),
+  compare: optional(list(taggedBy('as', compares))),
+  put: list(shape(put)),
   delete: list(text),
   sql: list(shape({ text, values: list(anything) })),
   enqueue: list(
@@ -181,6 +193,7 @@ const effectSet = shape({
       ...{ priority: nullable(number), maxAttempts: nullable(number), timeoutMs: nullable(number), delayMs: number },
       ...{ runAt: nullable(number), startBefore: nullable(number), dedup: nullable(isObject) },
       labels: optional(nullable(text)),
+      kv: optional(list(taggedBy('as', writes))),
       limitKey: optional(nullable(text)), // what is not stated is null or undefined: see NewJob
       idempotency: nullable(shape({ key: text, hash: text })),
     }),
@@ -198,6 +211,8 @@ const claimed = shape({
   ...{ headers: nullable(text), payload: text, labels: nullable(text), batch: nullable(text) },
 })
 const costs = nullable(record(finite))
+const [prepared, unprepared] = [shape({ effects: effectSet }), shape({ error: sentError })]
+const ifDead = nullable((value) => prepared(value) || unprepared(value))
 
 const fates: Readonly<Record<string, Check>> = {
   snooze: shape({ delayMs: duration }),
@@ -227,8 +242,8 @@ const fromThread: Readonly<Record<FromThread['type'], Check>> = {
     }),
   }),
   extend: shape({ job: ordinal, call: ordinal, ms: duration }),
-  returned: shape({ job: ordinal, isFate: flag, effects: nullable(effectSet), costs }),
-  threw: shape({ job: ordinal, error: sentError, costs }),
+  returned: shape({ job: ordinal, isFate: flag, effects: nullable(effectSet), ifDead, costs }),
+  threw: shape({ job: ordinal, error: sentError, ifDead, costs }),
   crashed: shape({ job: ordinal, error: sentError }),
   leftover: shape({
     ...{ job: (value) => value === 0 || ordinal(value), kind: among('uncaught', 'exit'), error: sentError },
@@ -240,6 +255,14 @@ function isOneOf(message: unknown, checks: Readonly<Record<string, Check>>): boo
   if (!isObject(message)) return false
   const type = Reflect.get(message, 'type')
   return typeof type === 'string' && Object.hasOwn(checks, type) && (checks[type] as Check)(message)
+}
+
+/** A value whose check is named by one of its fields. */
+function taggedBy(field: string, checks: Readonly<Record<string, Check>>): Check {
+  return (value) => {
+    const tag = isObject(value) ? Reflect.get(value, field) : null
+    return typeof tag === 'string' && Object.hasOwn(checks, tag) && (checks[tag] as Check)(value)
+  }
 }
 
 function isObject(value: unknown): value is object {

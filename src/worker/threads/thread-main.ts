@@ -27,6 +27,7 @@ import {
   type FromThread,
   isFateShape,
   type Leftover,
+  type PreparedInThread,
   type Returned,
   readToThread,
   type SentError,
@@ -106,10 +107,24 @@ async function call(handler: (job: Job) => unknown, threadJob: ThreadJob, job: J
     if (isOurs && !isFateShape(returned)) throw changedFate(returned)
     const staged = Job.stagedIn(job)
     const effects = await prepareEffects(staged ? effectsOf.all(staged) : undefined, anyStore)
-    return { type: 'returned', job: no, returned, isFate: isOurs, effects, costs: Job.costsIn(job) }
+    const ifDead = await ifDeadOf(job)
+    return { type: 'returned', job: no, returned, isFate: isOurs, effects, ifDead, costs: Job.costsIn(job) }
   } catch (error) {
     // If the effects of a `Permanent` cannot be prepared, that error is sent instead.
-    return { type: 'threw', job: no, error: await toSent(error).catch(described), costs: Job.costsIn(job) }
+    const sent = await toSent(error).catch(described)
+    return { type: 'threw', job: no, error: sent, ifDead: await ifDeadOf(job), costs: Job.costsIn(job) }
+  }
+}
+
+/** Only the worker knows whether the job dies, so they are sent with every end. */
+async function ifDeadOf(job: Job): Promise<PreparedInThread> {
+  const staged = Job.stagedIfDeadIn(job)
+  if (!staged) return null
+  try {
+    const effects = await prepareEffects(effectsOf.all(staged), anyStore)
+    return effects && { effects: structuredClone(effects) } // an end that cannot be sent would lose them
+  } catch (error) {
+    return { error: described(error) }
   }
 }
 
@@ -119,7 +134,7 @@ function sendEnd(end: Returned | Threw): void {
   } catch (error) {
     const message = `A handler in a thread returns plain data: ${(error as Error).message}`
     const threw = described(new HoldfastError('INVALID_PAYLOAD', message))
-    send({ type: 'threw', job: end.job, error: threw, costs: end.costs })
+    send({ type: 'threw', job: end.job, error: threw, ifDead: end.ifDead, costs: end.costs })
   }
 }
 

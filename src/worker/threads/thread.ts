@@ -33,6 +33,7 @@ import {
   jobNamedIn,
   type Leftover,
   type Loading,
+  type PreparedInThread,
   type Returned,
   readFromThread,
   type SentError,
@@ -266,6 +267,7 @@ export class Thread {
     if (!current) return
     try {
       for (const [name, amount] of Object.entries(message.costs ?? {})) current.job.cost(name, amount)
+      adoptIfDead(current.job, message.ifDead)
       if (message.type === 'threw') current.reject(toThrown(message.error))
       else {
         if (message.effects) effectsOf.adopt(current.job.effects, message.effects)
@@ -445,6 +447,12 @@ function toJobError({ name, message, stack, code, causes }: SentError): JobError
 }
 
 /** The error as it was in its thread, as a `Permanent` or `RetryLater` if it was one. */
+function adoptIfDead(job: Job, ifDead: PreparedInThread): void {
+  if (ifDead === null) return
+  if ('effects' in ifDead) effectsOf.adopt(job.ifDead, ifDead.effects)
+  else effectsOf.adoptFailure(job.ifDead, toThrown(ifDead.error))
+}
+
 function toThrown(sent: SentError): Error {
   const { name, message, stack, code, causes = [], effects, reason, isPermanent, delayMs } = sent
   const plain = delayMs === undefined ? new Error(message) : new RetryLater(message, { delay: delayMs })

@@ -14,6 +14,10 @@ export type ThreadTask =
   | 'outcome'
   | 'permanent'
   | 'permanentWithBadEffects'
+  | 'ifDead'
+  | 'ifDeadUnprepared'
+  | 'ifDeadAtTimeout'
+  | 'ifDeadUncloneable'
   | 'retryLater'
   | 'failure'
   | 'typeError'
@@ -55,6 +59,23 @@ const tasks: Readonly<Record<ThreadTask, (job: Job) => unknown>> = {
   },
   permanentWithBadEffects() {
     throw new Permanent('no such user', { effects: { sql: [{ text: '' }] } })
+  },
+  ifDead(job) {
+    job.ifDead.put('died', job.id)
+    job.ifDead.enqueue('followUps', { from: job.id })
+    throw new Error('no luck')
+  },
+  ifDeadUnprepared(job) {
+    job.ifDead.put('never', Number.NaN)
+    throw new Error('no luck')
+  },
+  async ifDeadAtTimeout(job) {
+    job.ifDead.put('died', job.id)
+    await new Promise((_, reject) => job.signal.addEventListener('abort', () => reject(job.signal.reason)))
+  },
+  ifDeadUncloneable(job) {
+    job.ifDead.put('died', job.id)
+    return () => undefined
   },
   causedError() {
     const refused = Object.assign(new Error('no answer'), { code: 'ECONNREFUSED' })

@@ -21,7 +21,7 @@ export async function controlBatch(
   const controlled = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).apply(request)))
   if (isRefused(controlled)) return controlled
   if (request.as === 'pause') await awaitClaims(context, no)
-  await doChores(context, no)
+  await doChores(context, no, request.as === 'retryFailed' ? request.by : null)
   if (request.as === 'pause') await returnSlots(context, no)
   if (request.as === 'resume') await admitItems(context, no)
   if (request.as === 'resume' || request.as === 'retryFailed') context.announce(await queuesOf(context, no))

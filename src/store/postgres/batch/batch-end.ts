@@ -26,14 +26,17 @@ const looksMax = 1_000
 /** Changes of counts are folded once there are more than so many. */
 const foldFrom = 100
 
-/** Carries out on the items what was written into the row, step by step, and finishes the batch if nothing is left. */
-export async function doChores(context: StoreContext, no: number): Promise<void> {
+/**
+ * Carries out on the items what was written into the row, step by step, and finishes the batch if nothing is left. `by`: the name
+ * that a retry was given, in the call itself; a sweep does not know it.
+ */
+export async function doChores(context: StoreContext, no: number, by: string | null = null): Promise<void> {
   const [row] = await context.db.query(
     'select is_cancelled, is_deleted, retry_until from holdfast.batch where no = $1',
     [no],
   )
   if (row?.[0] === 't') await cancelItems(context, no)
-  if (row?.[2] != null) await retryItems(context, no, Number(row[2]))
+  if (row?.[2] != null) await retryItems(context, no, { until: Number(row[2]), by })
   if (row?.[1] === 't') await removeBatch(context, no)
   else await settleBatches(context, [no])
 }

@@ -31,6 +31,7 @@ import {
   plainColumns,
   type StoreContext,
 } from '../enqueue.ts'
+import { whenLocksAreFree } from '../lock-polls.ts'
 import { findNo, readNos, readWithin } from './batch-row.ts'
 
 export async function openBatch(context: StoreContext, settings: BatchSettings): Promise<OpenedBatch | Refused> {
@@ -85,7 +86,7 @@ interface AddedAtOnce {
 async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRequest): Promise<ItemsAnswer> {
   let added: readonly NewJob[] = []
   let afterCommit: AfterCommit = {}
-  const add = async (tx: PgTransaction): Promise<ItemsAnswer> => {
+  const add = async (tx: PgTransaction, lockMaxMs: number | null): Promise<ItemsAnswer> => {
     const [row] = await tx.query('select * from holdfast.begin_items($1)', [id])
     if (!row) return batchNotFound(id)
     const [no, submitted] = [Number(row[0]), Number(row[1])]
@@ -95,20 +96,23 @@ async function addInTurn(context: StoreContext, { batch: id, at, jobs }: ItemsRe
     if (added.length === 0) return { submitted, enqueued: [] }
     if (row[2] === 't' || row[3] === 't') return cannotAddItems(id, row[3] === 't' ? 'cancelled' : 'queued')
     await tx.readClock()
-    const answer = await tx.attempt(async () => {
+    const addAll = async () => {
       const { enqueued, ...touched } = await addTo(tx, context, id, added)
       afterCommit = touched
       const created = enqueued.filter(({ status }) => status === 'created').length
       const after = at === null ? submitted : submitted + added.length
       await tx.query('select holdfast.end_items($1, $2, $3)', [no, after, created])
       return { submitted: after, enqueued }
-    })
+    }
+    const answer = await tx.attempt(addAll, { lockMaxMs })
     const index = isRefused(answer) ? answer.facts['index'] : undefined
     return isRefused(answer) && typeof index === 'number' ? atIndex(answer, submitted - first + index) : answer
   }
   const answer = await context.lanes.withLanes(async () => {
     await context.lanes.open(jobs, id)
-    return context.db.transact(add)
+    return whenLocksAreFree(context, { runsStatements: false }, (lockMaxMs) =>
+      context.db.transact((tx) => add(tx, lockMaxMs)),
+    )
   })
   if (isRefused(answer) || answer.enqueued.length === 0) return answer
   context.announce(

@@ -52,7 +52,11 @@ async function cancelWaiting(context: StoreContext, no: number): Promise<number>
 }
 
 /** An item whose dedup key another job holds by now stays dead. */
-export async function retryItems(context: StoreContext, no: number, until: number): Promise<void> {
+export async function retryItems(
+  context: StoreContext,
+  no: number,
+  { until, by }: { readonly until: number; readonly by: string | null },
+): Promise<void> {
   let after = '0'
   for (let count = stepMax; count === stepMax; ) {
     const keyRefs = new Set<string>()
@@ -61,10 +65,7 @@ export async function retryItems(context: StoreContext, no: number, until: numbe
       await tx.readClock()
       const values = [no, after, until, stepMax]
       const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', values)
-      const heldBy = await revive(tx, dead, false)
-      dead.forEach((row, i) => {
-        if (heldBy[i] == null && row[12] != null) keyRefs.add(row[12])
-      })
+      for (const keyRef of (await revive(tx, dead, by)).keyRefs) keyRefs.add(keyRef)
       return { count: dead.length, after: dead.at(-1)?.[1] ?? after }
     })
     count = step.count

@@ -46,10 +46,13 @@ const ofTheStatement = /^(0A|0P|26|28|34|3B|3D|3F|42|55|HV)/
  */
 export function isDataError(error: unknown): error is HoldfastError {
   if (!isHoldfastError(error, 'STORE_UNAVAILABLE') || error.facts['mayHaveLanded'] === true) return false
-  return isFromServer(error.cause) && refusesValues(error.cause as { readonly code: string })
+  return isFromServer(error.cause) && refusesValues(error.cause as ServerError)
 }
 
-function refusesValues(error: { readonly code: string }): boolean {
+/** An error that came from the server. */
+export type ServerError = Error & { readonly code: string }
+
+export function refusesValues(error: ServerError): boolean {
   const { code } = error
   if (ofTheStore.test(code) || isBroken(error) || isCollision(error)) return false
   if (code === '42501') return !isDenied(error)

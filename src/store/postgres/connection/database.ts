@@ -47,6 +47,7 @@ import { type Leaves, Setters } from '../sql-leftovers.ts'
 import { call, type Row, type Statement, type Value } from './call.ts'
 import { list } from './columns.ts'
 import { Connections } from './connections.ts'
+import { refusesValues, type ServerError } from './data-error.ts'
 import {
   alreadyCommitted,
   answerUnread,
@@ -83,6 +84,11 @@ const sendsMax = 3
 const liftTimeouts = 'set local statement_timeout = 0; set local lock_timeout = 0'
 
 export const beginOurs = `begin isolation level read committed; set local idle_in_transaction_session_timeout = ${idleMaxMs}; ${liftTimeouts}`
+
+/** The database, or a transaction in it. */
+export interface Queryable {
+  query(text: string, values: readonly Value[]): Promise<Row[]>
+}
 
 export interface DatabaseOptions {
   readonly schema: Schema
@@ -510,6 +516,11 @@ interface LendOptions {
   readonly ends?: boolean | (() => boolean)
 }
 
+interface AttemptOptions {
+  /** How long each statement of the attempt waits for a lock; null: as long as another transaction has it. */
+  readonly lockMaxMs?: number | null
+}
+
 interface LightOptions {
   /** A collision is thrown, and not tried again. */
   readonly failFast?: boolean
@@ -669,12 +680,29 @@ export class PgTransaction {
   }
 
   /**
-   * Runs `work` behind a savepoint. A Refusal undoes all of it and becomes the answer. If there is a lock timeout, of this
-   * transaction or of this attempt alone, a lock that is not free in time undoes all of it too, and is thrown: the transaction
-   * can go on.
+   * Runs `work` behind a savepoint. If the server refuses the values of a row, all of it is undone, and the error is the answer.
    */
-  async attempt<T>(work: () => Promise<T>, { lockMaxMs = this.#lockMaxMs } = {}): Promise<T | Refused> {
+  async orRefused<T>(work: () => Promise<T>): Promise<{ readonly answer: T } | { readonly refused: Error }> {
+    await this.#session.run('savepoint attempt')
+    try {
+      const answer = await work()
+      await this.#session.run('release savepoint attempt')
+      return { answer }
+    } catch (error) {
+      if (!isFromServer(error) || !refusesValues(error as ServerError)) throw error
+      await this.#session.run('rollback to savepoint attempt; release savepoint attempt')
+      return { refused: error as Error }
+    }
+  }
+
+  /**
+   * Runs `work` behind a savepoint. A Refusal undoes all of it and becomes the answer. If there is a lock timeout, of this
+   * transaction or else of this attempt alone, a lock that is not free in time undoes all of it too, and is thrown: the
+   * transaction can go on.
+   */
+  async attempt<T>(work: () => Promise<T>, options: AttemptOptions = {}): Promise<T | Refused> {
     const before = this.#lockMaxMs
+    const lockMaxMs = before ?? options.lockMaxMs ?? null
     const isOther = lockMaxMs !== before
     this.#lockMaxMs = lockMaxMs
     await this.#session.run(`savepoint attempt${isOther ? `; set local lock_timeout = ${lockMaxMs ?? 0}` : ''}`)

@@ -26,6 +26,7 @@ export async function blockers(context: StoreContext, id: string): Promise<JobBl
     queue: {
       pausedAt: numberOrNull(queue?.[0]),
       pausedBy: queue?.[1] ?? null,
+      pausedUntil: numberOrNull(queue?.[8]),
       running: Number(queue?.[2]),
       limit: limitOf(queue, 3),
       override: decodeOverride(queue?.[7] ?? null),
@@ -50,7 +51,7 @@ const selectQueue = `
          (select coalesce(sum(t.running), 0) from holdfast.tally t
            where t.queue = q.no and t.xid >= holdfast.low_tally()),
          q.max_running, q.max_starts, q.window_ms,
-         ${nextStart({ limit_key: 'q.no::text', count: 'q.max_starts', reserved: '0' })}, q.limit_override::text
+         ${nextStart({ limit_key: 'q.no::text', count: 'q.max_starts', reserved: '0' })}, q.limit_override::text, (select e.until from holdfast.pause_end e where e.queue = q.no)
     from holdfast.queue q where q.name = $1`
 
 /** The ready jobs of some lanes. */

@@ -64,7 +64,7 @@ export function controlBatch(tx: SqliteTransaction, request: ControlBatchRequest
   applyAction(tx, row, request)
   tx.batches.touch(row)
   const { no } = row
-  const more = stepChore(tx, no)
+  const more = stepChore(tx, no, { by: retriedBy(request) })
   const last = tx.batches.get(no) as BatchRow
   tx.applyConsequences()
   const after = tx.batches.get(no) ?? last // undefined: the batch was deleted
@@ -72,9 +72,14 @@ export function controlBatch(tx: SqliteTransaction, request: ControlBatchRequest
   return { batch: toBatch(after), more }
 }
 
-export function batchChore(tx: SqliteTransaction, id: string): boolean {
-  const row = tx.db.get<{ no: number }>('select no from holdfast_batch where id = ?', id)
-  return row !== undefined && stepChore(tx, row.no)
+/** The next step of what this request has begun. */
+export function batchChore(tx: SqliteTransaction, request: ControlBatchRequest): boolean {
+  const row = tx.db.get<{ no: number }>('select no from holdfast_batch where id = ?', request.batch)
+  return row !== undefined && stepChore(tx, row.no, { by: retriedBy(request) })
+}
+
+function retriedBy({ as, by }: ControlBatchRequest): string | null {
+  return as === 'retryFailed' ? by : null
 }
 
 /** Whether the batch has ended in a way that rules out this action. */

@@ -2,7 +2,7 @@
 // steps, and the batch's row records how far it has come. The call that started the chore takes the next steps. If that call is
 // gone, a sweep takes them.
 
-import { deleteEnded } from '../alter.ts'
+import { deleteJob } from '../alter.ts'
 import { blockedBy, cancelWaiting, requestCancel, revive } from '../control.ts'
 import { type FoundRow, isEnded, isWaiting, returnToHeld, selectAny } from '../job.ts'
 import type { SqliteTransaction } from '../transaction.ts'
@@ -10,14 +10,20 @@ import type { Chore } from './batches.ts'
 
 export const choreMax = 1_000
 
+interface ChoreStep {
+  readonly max?: number
+  /** The name that a retry was given, in the steps of the call itself. A sweep does not know it. */
+  readonly by?: string | null
+}
+
 /** Returns whether there is more to do. */
-export function stepChore(tx: SqliteTransaction, no: number, max = choreMax): boolean {
+export function stepChore(tx: SqliteTransaction, no: number, { max = choreMax, by = null }: ChoreStep = {}): boolean {
   tx.keys.admitAll() // before the read: an item that is admitted later would not match the row that was read
   const row = tx.batches.get(no)
   if (!row || row.chore === null) return false
   const items = tx.db.all<FoundRow>(row.chore === 'return' ? selectAdmitted : selectItems, no, row.chore_after, max)
   const act = actions[row.chore]
-  tx.each(items, (item) => act(tx, item))
+  tx.each(items, (item) => act(tx, item, by))
   const after = tx.batches.get(no)
   if (!after) return false
   const isLast = items.length < max
@@ -39,7 +45,7 @@ const selectAdmitted = `${selectAny}
                      join holdfast_job i on i.seq = r.seq and i.limit_key is not null
                     where n.batch = ?1 and ?2 is not null limit +?3)`
 
-const actions: Readonly<Record<Chore, (tx: SqliteTransaction, item: FoundRow) => void>> = {
+const actions: Readonly<Record<Chore, (tx: SqliteTransaction, item: FoundRow, by: string | null) => void>> = {
   cancel: cancelItem,
   retry: retryItem,
   delete: deleteItem,
@@ -51,16 +57,12 @@ function cancelItem(tx: SqliteTransaction, item: FoundRow): void {
   else if (isWaiting(item)) cancelWaiting(tx, item)
 }
 
-function retryItem(tx: SqliteTransaction, item: FoundRow): void {
-  if (item.state === 'dead' && blockedBy(tx, item) === undefined) revive(tx, item)
+function retryItem(tx: SqliteTransaction, item: FoundRow, by: string | null): void {
+  if (item.state === 'dead' && blockedBy(tx, item) === undefined) revive(tx, item, by)
 }
 
 /** An item of a deleted batch that waits is removed by `end`. */
 function deleteItem(tx: SqliteTransaction, item: FoundRow): void {
-  const { state } = item
-  if (!isEnded(state)) cancelItem(tx, item)
-  else {
-    deleteEnded(tx, { ...item, state })
-    tx.recordChange(tx.queueByNo(item.queue), 'deleted', item.id)
-  }
+  if (isEnded(item.state)) deleteJob(tx, item)
+  else cancelItem(tx, item)
 }

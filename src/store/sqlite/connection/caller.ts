@@ -23,6 +23,8 @@ export interface CallerEnqueue extends EnqueueRequest {
   readonly settings: QueueSettings | null
   /** The version of the queue after this process last stored these settings; 0: it never did. */
   readonly definedAs: number
+  /** What this process has defined. */
+  definitionOf(queue: string): QueueSettings | undefined
 }
 
 export interface CallerAnswer {
@@ -31,7 +33,8 @@ export interface CallerAnswer {
 }
 
 /** An error of SQLite itself (another process writes, the disk is full) is thrown unchanged, and everything is rolled back. */
-export function enqueueIn(db: SyncDatabase, { jobs, now, settings, definedAs }: CallerEnqueue): CallerAnswer {
+export function enqueueIn(db: SyncDatabase, request: CallerEnqueue): CallerAnswer {
+  const { jobs, now, settings, definedAs } = request
   const connection = connectionTo(db)
   return connection.savepoint(() => {
     // Writes before it reads. A transaction that has read first fails at its first write if another transaction has written
@@ -40,6 +43,7 @@ export function enqueueIn(db: SyncDatabase, { jobs, now, settings, definedAs }: 
     const tx = new SqliteTransaction(connection, now)
     const defined = settings === null ? definedAs : defineOnce(tx, settings, definedAs)
     if (isRefused(defined)) return { answer: defined, definedAs }
+    tx.definitionOf = request.definitionOf
     const answer = enqueue(tx, { jobs })
     tx.finish()
     return { answer, definedAs: defined }

@@ -26,6 +26,7 @@ export function readBlockers(tx: SqliteTransaction, id: string): JobBlockers | n
     queue: {
       pausedAt: queue.paused_at,
       pausedBy: queue.paused_by,
+      pausedUntil: queue.paused_until,
       running: queue.running,
       limit,
       override: readOverrides(tx).get(queue.no) ?? null,

@@ -364,6 +364,14 @@ export const steps: readonly Step[] = [
   alter table holdfast_dedup add column window_ms integer; -- how long the key is taken; null: no time, or written by an older client
   `,
   },
+  {
+    // An older client would resume a queue and leave the time of its pause.
+    sql: `
+  alter table holdfast_queue add column paused_until integer; -- null: until it is resumed
+  alter table holdfast_queue add column paused_for_ms integer; -- the length of that pause; null: it ends at a time that was stated
+  `,
+    minClient: 7,
+  },
 ]
 
 /**

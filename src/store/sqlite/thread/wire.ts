@@ -87,6 +87,7 @@ const jobColumn = {
   limitKey: 13,
   labels: 14,
   madeByStore: 15,
+  kv: 16,
 } as const satisfies Record<keyof NewJob, number>
 
 const jobKeys = Object.keys(jobColumn) as (keyof NewJob)[]
@@ -135,6 +136,7 @@ function toNewJob(at: (column: number) => never): NewJob {
     limitKey: at(jobColumn.limitKey),
     labels: at(jobColumn.labels),
     madeByStore: at(jobColumn.madeByStore),
+    kv: at(jobColumn.kv),
   }
 }
 

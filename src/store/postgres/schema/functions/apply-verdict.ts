@@ -11,18 +11,24 @@
 
 import { labelHash } from '../hash.ts'
 
+/** Payload and labels are for a death notice: null unless the queue has an `onDead` queue. A rescue reports labels anyway. */
+const leasedColumns = `turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint, attempt smallint,
+  max_attempts smallint, free_releases smallint, cancel text, past text, worker text, started_at bigint, on_dead text,
+  payload text, woken boolean, batch int, limit_key text, is_limited boolean, token uuid, labels jsonb`
+
 export const applyVerdict = `
 -- The jobs under these leases, locked until the transaction ends.
 create function holdfast.leased(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[])
-returns setof holdfast.leased_job language plpgsql
+returns table (${leasedColumns}) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
+#variable_conflict use_column
 begin
   return query
     select f.turn, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.free_releases,
            j.cancel, j.past, f.worker, f.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
-           l.batch, j.limit_key, q.max_running is not null or l.batch > 0, p_tokens[f.claim]
+           l.batch, j.limit_key, q.max_running is not null or l.batch > 0, p_tokens[f.claim], case when q.on_dead is not null then j.labels end
       from holdfast.find_leased(p_tokens, p_claims, p_lanes, p_xids, p_firsts, p_lasts, p_starts) f
      cross join lateral (select * from holdfast.job k
                           where k.lane = f.lane and k.ready_xid = f.xid and k.ord = f.ord for update) j
@@ -34,10 +40,15 @@ end $holdfast$;
 -- transaction renews or sweeps at this moment are passed over. A job whose row another transaction has locked (a settlement,
 -- while its effects run) gets a younger lease until p_locked_until. If that transaction takes the job from its place, this lease
 -- lists no job any more, and is removed when it has expired.
-create function holdfast.expired_leases(p_max int, p_now bigint, p_from bigint, p_clock bigint, p_locked_until bigint)
-returns setof holdfast.leased_job language plpgsql
+--
+-- With p_worker, leases of that worker end now, and those of no other. Only claims until p_claimed_until count: the worker may
+-- live, and claim the same jobs again.
+create function holdfast.expired_leases(p_max int, p_now bigint, p_from bigint, p_clock bigint, p_locked_until bigint,
+  p_worker text default null, p_claimed_until bigint default null)
+returns table (${leasedColumns}) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
+#variable_conflict use_column
 declare
   v_leases bigint[];
   v_tokens uuid[];
@@ -51,13 +62,21 @@ begin
   update holdfast.lease l
      set given_at = holdfast.now_ms(p_clock), expires_at = holdfast.now_ms(p_clock) + l.expires_at - l.given_at
    where l.given_at > p_now and l.given_at > holdfast.now_ms(p_clock);
+  if p_worker is not null then
+    update holdfast.lease l set expires_at = p_now
+     where l.no = any (array(
+       select o.no from holdfast.lease o where o.worker = p_worker and o.started_at <= p_claimed_until and o.expires_at > p_now
+        order by o.no limit p_max for update));
+  end if;
   loop
     select max(l.expires_at) into v_until
       from (select expires_at from holdfast.lease
-             where expires_at >= p_from and expires_at <= p_now order by expires_at limit p_max) l;
+             where expires_at >= p_from and expires_at <= p_now
+               and (p_worker is null or worker = p_worker and started_at <= p_claimed_until) order by expires_at limit p_max) l;
     select array_agg(l.no), array_agg(distinct l.token) into v_leases, v_tokens
       from (select no, token from holdfast.lease
-             where expires_at >= p_from and expires_at <= v_until for update skip locked) l;
+             where expires_at >= p_from and expires_at <= v_until
+               and (p_worker is null or worker = p_worker and started_at <= p_claimed_until) for update skip locked) l;
     exit when v_leases is null;
     with listed as materialized (
       select distinct on (l.token, l.lane, u.xid, u.ord) l.no, l.token, l.lane, l.worker, l.started_at, u.xid, u.ord
@@ -82,7 +101,7 @@ begin
       )
       select 0, j.id, j.seq, j.lane, l.queue, q.name, l.priority, (j.attempts + 1)::smallint, j.max_attempts, j.free_releases,
              j.cancel, j.past, i.worker, i.started_at, q.on_dead, case when q.on_dead is not null then j.payload end, j.woken,
-             l.batch, j.limit_key, q.max_running is not null or l.batch > 0, i.token
+             l.batch, j.limit_key, q.max_running is not null or l.batch > 0, i.token, j.labels
         from listed i
        cross join lateral (select * from holdfast.job k
                             where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord for update skip locked) j
@@ -97,6 +116,15 @@ begin
     delete from holdfast.lease l where l.no = any (v_leases);
   end loop;
 end $holdfast$;
+
+-- How many jobs a worker has, of those that it has claimed until then, and how many of them have a lease for more than p_ms.
+create function holdfast.leased_by(p_worker text, p_claimed_until bigint, p_now bigint, p_ms bigint, out jobs bigint, out renewed bigint)
+language sql stable set jit = off as $holdfast$
+  select count(*), count(*) filter (where i.expires_at > holdfast.now_ms(p_now) + p_ms)
+    from (select l.lane, u.xid, u.ord, max(l.expires_at) as expires_at from holdfast.lease l cross join lateral unnest(l.xids, l.ords) u(xid, ord)
+           where l.worker = p_worker and l.started_at <= p_claimed_until group by 1, 2, 3) i
+   cross join lateral (select from holdfast.job k where k.lane = i.lane and k.ready_xid = i.xid and k.ord = i.ord offset 0) j
+$holdfast$;
 
 -- Jobs of \`expired_leases\` that cannot be rescued now keep their leases a little longer. The leases are deleted above, so
 -- each job gets a younger one of the same claim. A later sweep finds the job when that one has expired.
@@ -193,6 +221,12 @@ create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void languag
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 begin
+  if jsonb_path_exists(p_jobs, '$[*] ? (@.was != "running")') then
+    perform holdfast.drop_offers(array(
+      select holdfast.offer_key(j.id, j.past) from jsonb_to_recordset(p_jobs) u(id uuid, was text)
+       cross join lateral (select k.id, k.past from holdfast.job k where k.id = u.id offset 0) j
+       where u.was <> 'running' and j.past is not null));
+  end if;
   with gone as materialized (
     select u.was, u.state, u.attempts as had, u.attempt, u.worker, u."startedAt" as started_at, u.ending, u.result,
            u.error, u.annotations, u."errorGroup" as error_group, u."errorName" as error_name,

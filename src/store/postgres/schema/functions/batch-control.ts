@@ -1,19 +1,9 @@
 // BATCH CONTROL: what cancel and retry do to the items of a batch, in bounded steps (STEPS in `lock-jobs.ts`).
 
-import { lanesInAStep } from './purge.ts'
-import { deadColumns } from './requeue.ts'
+import { lanesInAStep } from './lock-found.ts'
+import { endedColumns } from './requeue.ts'
 
 export const batchControl = `
--- Whether dead items of a batch may begin again. Those of a batch that was cancelled, or is gone, may not.
-create function holdfast.may_revive(p_no int, p_dry_run boolean, p_now bigint) returns boolean language plpgsql
-as $holdfast$
-begin
-  if p_dry_run then
-    return exists (select from holdfast.batch b where b.no = p_no and not b.is_cancelled and not b.is_deleted);
-  end if;
-  return holdfast.rearm(p_no, p_now);
-end $holdfast$;
-
 -- Items that have ended begin again: a finished batch is unfinished, and the time since it was finished counts as paused.
 -- False: the batch was cancelled, or is gone.
 create function holdfast.rearm(p_no int, p_now bigint) returns boolean language plpgsql as $holdfast$
@@ -96,7 +86,7 @@ set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off set p
 as $holdfast$
 begin
   return query
-    select ${deadColumns}
+    select ${endedColumns}
       from holdfast.ended e cross join lateral (select * from holdfast.queue where no = e.queue offset 0) q
      where e.batch = p_no and e.seq > p_after and e.state = 'dead' and e.finished_at <= p_until
      order by e.seq limit p_max for update of e;

@@ -1,7 +1,7 @@
 // ITEMS OF A BATCH: making a batch, adding items, closing its lanes. How a batch counts is in `batch-counts.ts`, how it ends in
 // `batch/batch-end.ts`.
 
-import { lanesInAStep } from './purge.ts'
+import { lanesInAStep } from './lock-found.ts'
 
 export const batchItems = `
 -- Makes a batch, or finds the one that has its key.

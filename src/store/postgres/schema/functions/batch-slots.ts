@@ -37,7 +37,7 @@
 //      event and has no lock of its batch. It sees the item in the snapshot that took the event, and inserts an event for the
 //      key again.
 
-import { lanesInAStep } from './purge.ts'
+import { lanesInAStep } from './lock-found.ts'
 
 export const batchSlots = `
 -- After items of these batches were settled. Answers:

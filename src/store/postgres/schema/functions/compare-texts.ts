@@ -21,14 +21,15 @@ exception when data_exception or program_limit_exceeded then
   return false;
 end $holdfast$;
 
--- The last of the attempts that a job has had; no row if there is none.
+-- The last of the attempts that a job has had; no row if there is none. Attempts are at the end of the list, after what was done
+-- by hand (\`encodePast\` of \`src/job/stored.ts\`).
 create function holdfast.last_run(p_past text) returns table (worker text, started_at bigint)
 language plpgsql immutable as $holdfast$
 declare
   v_last json;
 begin
   v_last := p_past::json -> -1;
-  if v_last is not null then
+  if v_last ->> 'startedAt' is not null then
     worker := v_last ->> 'worker';
     started_at := (v_last ->> 'startedAt')::bigint;
     return next;

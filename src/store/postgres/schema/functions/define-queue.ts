@@ -90,10 +90,14 @@ begin
   end if;
 
   -- 2. The queue's row, locked, and what is to be stored.
-  insert into holdfast.queue (name, retain_done_ms, retain_dead_ms)
-  values (p_name, (p_definition ->> 'retainDoneMs')::bigint, (p_definition ->> 'retainDeadMs')::bigint)
-  on conflict do nothing;
-  select * into v_old from holdfast.queue q where q.name = p_name for no key update;
+  loop -- the queue may be deleted between the two statements
+    insert into holdfast.queue (name, retain_done_ms, retain_dead_ms)
+    values (p_name, (p_definition ->> 'retainDoneMs')::bigint, (p_definition ->> 'retainDeadMs')::bigint)
+    on conflict do nothing;
+    select * into v_old from holdfast.queue q where q.name = p_name for no key update;
+    exit when found;
+  end loop;
+  update holdfast.queue q set deleting = null where q.no = v_old.no and q.deleting is not null;
   if (v_only_new or v_old.version >= p_lost) and v_old.definition is not null then -- defined meanwhile
     v_after := v_old.definition;
   elsif not p_states_limits and v_old.definition is not null then
@@ -238,7 +242,7 @@ begin
     raise exception 'queue % has no limit key', p_name using errcode = 'HF010';
   end if;
   update holdfast.queue q
-     set is_named = true, limit_override = (
+     set is_named = true, deleting = null, limit_override = (
            select jsonb_object_agg(f.name, f.fields)
              from (select u.name, coalesce(v_old.limit_override -> u.name, '{}') || coalesce(p_override -> u.name, '{}') as fields
                      from (values ('limit'), ('keyLimit')) u(name) where p_override is not null) f

@@ -1,5 +1,16 @@
 import { uncountDeaths } from './error-groups.ts'
 
+/**
+ * The row of an ended job that is named by its id and number (`u`), with the columns of its partition, so that no other
+ * partition is looked at. `keep_until` is written four times in a list. The partition is found by it as before, but the server
+ * expects four times as many rows, and so never looks for them in an index of `keep_until` alone: many jobs share one. (It did,
+ * and a step of 1,000 jobs took 6 s.)
+ */
+export function isEndedRef(row: string): string {
+  const keepUntil = Array.from({ length: 4 }, () => 'u.keep_until')
+  return `${row}.retention_class = u.class and ${row}.keep_until = any (array[${keepUntil.join(', ')}]) and ${row}.id = u.id and ${row}.seq = u.seq`
+}
+
 export const deleteJobs = `
 -- Frees the keys that these jobs hold.
 create function holdfast.free_keys(p_queues int[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void
@@ -26,7 +37,7 @@ begin
   end if;
 end $holdfast$;
 
--- Deletes waiting jobs, whose rows and lanes are locked, and frees their keys.
+-- Deletes waiting jobs, whose rows and lanes are locked, with their offers, and frees their keys.
 create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
@@ -36,6 +47,7 @@ declare
   v_dedup_keys text[];
   v_idempotency_keys text[];
   v_labels jsonb[];
+  v_offers text[];
 begin
   with gone as (
     delete from holdfast.job j where j.id = any (p_ids) returning j.*
@@ -72,26 +84,51 @@ begin
     select pg_current_xact_id(), p_now, k.queue, 'deleted', count(*), array_agg(k.id)
       from known k where holdfast.is_watched(p_now) group by k.queue
   )
-  select count(*), array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key), array_agg(k.labels)
-    into v_deleted, v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels from known k;
+  select count(*), array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key), array_agg(k.labels),
+         array_agg(holdfast.offer_key(k.id, k.past)) filter (where k.past is not null)
+    into v_deleted, v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels, v_offers from known k;
   perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
   perform holdfast.drop_labels(v_seqs, v_labels);
+  perform holdfast.drop_offers(v_offers);
   return v_deleted;
+end $holdfast$;
+
+-- Deletes rows of ended jobs with these ids and numbers, in the partitions that their retentions say, and answers them.
+create function holdfast.take_ended(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_untils bigint[])
+returns setof holdfast.ended language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
+begin
+  return query
+    delete from holdfast.ended e using unnest(p_ids, p_seqs, p_classes, p_keep_untils) u(id, seq, class, keep_until)
+     where ${isEndedRef('e')}
+    returning e.*;
 end $holdfast$;
 
 -- Deletes all ended jobs with this id; answers how many.
 create function holdfast.delete_ended(p_id uuid, p_now bigint) returns bigint
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+begin
+  return (select holdfast.delete_ended(array_agg(e.id), array_agg(e.seq), array_agg(e.retention_class), array_agg(e.keep_until), p_now)
+            from holdfast.ended e where e.id = p_id);
+end $holdfast$;
+
+-- The same for ended jobs with these ids and numbers.
+create function holdfast.delete_ended(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_untils bigint[], p_now bigint)
+returns bigint language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
   v_deleted bigint;
+  v_queues int[];
   v_batches int[];
   v_annotations text[];
   v_seqs bigint[];
+  v_dedup_keys text[];
+  v_idempotency_keys text[];
   v_labels jsonb[];
 begin
-  with gone as (
-    delete from holdfast.ended e where e.id = p_id
-    returning e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group, e.labels
+  with gone as materialized (
+    select e.id, e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group, e.labels
+      from holdfast.take_ended(p_ids, p_seqs, p_classes, p_keep_untils) e
   ),
   deaths as (${uncountDeaths('gone')}
   ),
@@ -101,13 +138,6 @@ begin
            -count(*) filter (where g.state = 'dead'), -count(*) filter (where g.state = 'cancelled')
       from gone g where g.batch is not null group by g.batch
   ),
-  freed_keys as (
-    delete from holdfast.dedup d using gone g where d.queue = g.queue and d.key = g.dedup_key and d.seq = g.seq
-  ),
-  forgotten as (
-    delete from holdfast.idempotency i using gone g
-     where i.queue = g.queue and i.key = g.idempotency_key and i.seq = g.seq
-  ),
   counted as (
     insert into holdfast.tally (xid, queue, done, dead, cancelled)
     select pg_current_xact_id(), g.queue, -count(*) filter (where g.state = 'done'),
@@ -116,11 +146,13 @@ begin
   ),
   recorded as (
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
-    select pg_current_xact_id(), p_now, g.queue, 'deleted', 1, array[p_id]
+    select pg_current_xact_id(), p_now, g.queue, 'deleted', count(distinct g.id), array_agg(distinct g.id)
       from gone g where holdfast.is_watched(p_now) group by g.queue
   )
-  select count(*), array_agg(g.batch), array_agg(g.annotations), array_agg(g.seq), array_agg(g.labels)
-    into v_deleted, v_batches, v_annotations, v_seqs, v_labels from gone g;
+  select count(*), array_agg(g.queue), array_agg(g.batch), array_agg(g.annotations), array_agg(g.seq), array_agg(g.dedup_key),
+         array_agg(g.idempotency_key), array_agg(g.labels)
+    into v_deleted, v_queues, v_batches, v_annotations, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels from gone g;
+  perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
   perform holdfast.drop_labels(v_seqs, v_labels);
   perform holdfast.count_annotations(v_batches, v_annotations, -1);
   return v_deleted;

@@ -13,6 +13,21 @@
 // are locked before keys, here as everywhere. A lane must not stay locked while a caller's transaction is open, so replacing is
 // refused there.
 
+//
+// KEY-VALUE WRITES of a job (`kv`) are made when the job is stored, in the same subtransaction. A duplicate discards them. If an
+// entry has another version than a write names, the request is refused (HF111). Jobs with writes go one by one.
+//
+//   order of locks   lanes (replacing) → entries that exist, by key → dedup and idempotency keys → entries that do not exist
+//
+// A settlement locks in the same order: entries, then the keys of its follow-ups. An entry that does not exist has no row to
+// lock: its insert waits for another open insert of the same key. The writes of one job are sorted by key. What is left can
+// still close a cycle: new entries of several jobs, the lanes of a follow-up that replaces. Such a wait ends as every other, by
+// `lock_timeout` after 20 ms, and the requests are sent again, each alone. In a caller's transaction the entries stay locked
+// until it ends, as its other rows do.
+//
+// A producer (`roles.ts`) has no right to the entries, and this function runs with the owner's rights. So its writes are refused
+// (HF112), and it locks no entry.
+
 export const enqueue = `
 -- Whether a dedup key is taken: until its time is over; without one, as long as there is a live holder. A holder that was
 -- deleted by hand leaves its key, so the holder is looked for here.
@@ -154,6 +169,36 @@ begin
     'keyRefs', case v_state when 'held' then array[v_limit_key] end);
 end $holdfast$;
 
+-- Locks the key-value entries that the jobs of these requests write, as far as they exist.
+create function holdfast.lock_entries(p_requests jsonb) returns void
+language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
+begin
+  perform from holdfast.kv k
+    where k.key in (select e.key #>> '{}' from jsonb_path_query(p_requests, '$[*][*].kv[*].key') e(key)) order by k.key for update;
+end $holdfast$;
+
+-- The key-value writes of a job that was enqueued with this answer.
+create function holdfast.write_with_job(p_job jsonb, p_answer jsonb, p_now bigint) returns void language plpgsql as $holdfast$
+declare
+  v_mismatch text;
+begin
+  if not holdfast.is_trusted() then
+    raise exception 'a producer writes no key-value entries' using errcode = 'HF112';
+  end if;
+  if p_answer ->> 'status' not in ('created', 'replaced') then
+    return;
+  end if;
+  select jsonb_build_object('key', u.write -> 'key', 'version', u.write -> 'version', 'actual', u.answer -> 'version')::text
+    into v_mismatch
+    from rows from (jsonb_array_elements(p_job -> 'kv'), jsonb_array_elements(holdfast.kv_write(p_job -> 'kv', null, p_now)))
+         with ordinality u(write, answer, i)
+   where u.write ? 'version' and not (u.answer -> 'applied')::boolean
+   order by u.i limit 1;
+  if v_mismatch is not null then
+    raise exception 'a key-value entry has another version' using errcode = 'HF111', detail = v_mismatch;
+  end if;
+end $holdfast$;
+
 -- Requests as JSON: [[job, …], …]. Answers the same way; a refused request is an object with its code. With p_fail_fast it
 -- gives up (lock_not_available) rather than wait for another transaction.
 create function holdfast.enqueue(p_requests jsonb, p_flush uuid, p_now bigint, p_fail_fast boolean) returns jsonb
@@ -172,6 +217,7 @@ declare
   v_code text;
   v_text text;
   v_detail text;
+  v_has_kv boolean := false;
   v_refusable jsonpath := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown) || exists (@.startBefore) || exists (@.unfitLabel))';
 begin
   if not holdfast.is_trusted() then
@@ -180,25 +226,35 @@ begin
   if p_fail_fast then
     perform set_config('lock_timeout', '20ms', true);
   end if;
-  -- 1. Lanes of the jobs that may be replaced: first the lanes that they move to, then the locks of those that they leave.
+  -- 1. Locks that come before keys. Lanes of the jobs that may be replaced: first the lanes that they move to, then the locks of
+  --    those that they leave. Then key-value entries.
   --    A lane is opened before any lane is locked: for an item of a batch that locks the batch's row, as a pause does before it
   --    locks lanes.
-  if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.replace))') then
-    perform holdfast.lane_beside(j.lane, coalesce(l.priority, (u.job ->> 'priority')::smallint, q.priority))
-       from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
-       join holdfast.queue q on q.name = u.job ->> 'name'
-       join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
-       join holdfast.job j on j.id = d.id and j.seq = d.seq
-       left join holdfast.lane l on l.no = (u.job ->> 'lane')::int and l.epoch = (u.job ->> 'epoch')::uuid
-      where u.job ? 'replace';
-    perform holdfast.lock_lanes(array(
-      select j.lane
-        from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
-        join holdfast.queue q on q.name = u.job ->> 'name'
-        join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
-        join holdfast.job j on j.id = d.id and j.seq = d.seq
-       where u.job ? 'replace' and j.ready_xid is not null
-         and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
+  if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.replace) || exists (@.kv))') then
+    if jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.replace))') then
+      perform holdfast.lane_beside(j.lane, coalesce(l.priority, (u.job ->> 'priority')::smallint, q.priority))
+         from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
+         join holdfast.queue q on q.name = u.job ->> 'name'
+         join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
+         join holdfast.job j on j.id = d.id and j.seq = d.seq
+         left join holdfast.lane l on l.no = (u.job ->> 'lane')::int and l.epoch = (u.job ->> 'epoch')::uuid
+        where u.job ? 'replace';
+      perform holdfast.lock_lanes(array(
+        select j.lane
+          from jsonb_array_elements(p_requests) r(request), jsonb_array_elements(r.request) u(job)
+          join holdfast.queue q on q.name = u.job ->> 'name'
+          join holdfast.dedup d on d.queue = q.no and d.key = u.job ->> 'dedupKey'
+          join holdfast.job j on j.id = d.id and j.seq = d.seq
+         where u.job ? 'replace' and j.ready_xid is not null
+           and holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq)));
+    end if;
+    v_has_kv := jsonb_path_exists(p_requests, '$[*][*] ? (exists (@.kv))');
+    if v_has_kv then
+      v_refusable := '$[*] ? (exists (@.given) || exists (@.idempotencyKey) || exists (@.keyUnknown) || exists (@.startBefore) || exists (@.unfitLabel) || exists (@.kv))';
+      if holdfast.is_trusted() then
+        perform holdfast.lock_entries(p_requests);
+      end if;
+    end if;
   end if;
   v_now := holdfast.call_ms(p_now);
   -- 2. Which requests may be refused: those need a subtransaction. Jobs that name their queue do not say whether their limit
@@ -233,7 +289,8 @@ begin
       begin
         v_added := '{}';
         v_numbers := '{}';
-        if jsonb_array_length(v_request) >= v_set_min and v_request -> 0 ? 'lane' then
+        if jsonb_array_length(v_request) >= v_set_min and v_request -> 0 ? 'lane'
+           and not (v_has_kv and jsonb_path_exists(v_request, '$[*] ? (exists (@.kv))')) then
           v_numbers := array(select nextval('holdfast.number') from generate_series(1, jsonb_array_length(v_request)));
           v_added := holdfast.enqueue_set(v_request, v_numbers, v_now);
         end if;
@@ -243,13 +300,17 @@ begin
            where u.answer is null order by u.i
         loop
           v_added[v_index] := holdfast.enqueue_job(v_job, v_now, v_number);
+          if v_has_kv and v_job ? 'kv' then
+            perform holdfast.write_with_job(v_job, v_added[v_index], v_now);
+          end if;
         end loop;
         v_answer := to_jsonb(v_added);
-      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' or sqlstate 'HF109' or sqlstate 'HF110' then
+      exception when sqlstate 'HF101' or sqlstate 'HF102' or sqlstate 'HF108' or sqlstate 'HF109' or sqlstate 'HF110'
+                  or sqlstate 'HF111' or sqlstate 'HF112' then
         get stacked diagnostics v_code = returned_sqlstate, v_text = message_text, v_detail = pg_exception_detail;
         if v_code = 'HF108' then
           v_text := coalesce(v_detail::jsonb ->> 'path', '');
-        elsif v_code in ('HF109', 'HF110') then
+        elsif v_code in ('HF109', 'HF110', 'HF111') then
           v_text := v_detail;
         end if;
         v_answer := jsonb_build_object('refused', v_code, 'id', v_text, 'key', v_job ->> 'idempotencyKey',

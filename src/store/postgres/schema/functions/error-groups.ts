@@ -3,10 +3,11 @@
 // COUNTS are rows of changes, as those of queues are, each in the transaction that changes the job. A row that settlements
 // updated in place would make all settlements that fail alike wait for each other, for as long as their SQL effects take.
 //
-// FOLDING. A sweep deletes the rows of some groups that have changes and inserts their sums, in one statement. A change that
-// commits later stays a row of its own. Groups without changes are not touched, so the cost of folding is that of the changes.
-// (The sums of `tally` carry a low mark, so that no reader walks over dead rows that an old snapshot keeps. Deaths are rare
-// beside claims: here the mark was not worth its index.)
+// FOLDING. Once there are enough changes, or a dead job has left its group, a sweep deletes the rows of some groups that have
+// changes and inserts their sums, in one statement. A change that commits later stays a row of its own. Groups without changes
+// are not touched, so the cost of folding is that of the changes. The text of a group may be that of a person's data: so the rows
+// of a group whose last job is gone go with the next sweep. (The sums of `tally` carry a low mark, so that no reader walks over
+// dead rows that an old snapshot keeps. Deaths are rare beside claims: here the mark was not worth its index.)
 
 /** Changes that make a fold worth its cost, and the most that one fold takes. */
 export const foldFrom = 100
@@ -22,7 +23,8 @@ create function holdfast.fold_errors() returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $holdfast$
 begin
-  if (select count(*) from (select from holdfast.error_tally t where not t.is_sum limit ${foldFrom}) t) < ${foldFrom}
+  if (select count(*) < ${foldFrom} and coalesce(min(t.dead), 0) >= 0
+        from (select t.dead from holdfast.error_tally t where not t.is_sum limit ${foldFrom}) t)
      or not pg_try_advisory_xact_lock(SWEEP_LOCKS, 1) then
     return;
   end if;

@@ -8,6 +8,7 @@ import { batchCounts } from './batch-counts.ts'
 import { batchItems } from './batch-items.ts'
 import { batchSlots } from './batch-slots.ts'
 import { cancelRequested } from './cancel-requested.ts'
+import { changesByHand } from './changes-by-hand.ts'
 import { checks } from './checks.ts'
 import { claim } from './claim.ts'
 import { claimOne } from './claim-one.ts'
@@ -15,6 +16,7 @@ import { compareTexts } from './compare-texts.ts'
 import { counts } from './counts.ts'
 import { defineQueue } from './define-queue.ts'
 import { deleteJobs } from './delete.ts'
+import { deleteQueue } from './delete-queue.ts'
 import { enqueue } from './enqueue.ts'
 import { enqueueOne } from './enqueue-one.ts'
 import { enqueuePlain } from './enqueue-plain.ts'
@@ -24,6 +26,7 @@ import { errorGroups } from './error-groups.ts'
 import { fillIn } from './fill-in.ts'
 import { findLeased } from './find-leased.ts'
 import { flush } from './flush.ts'
+import { inbox } from './inbox.ts'
 import { kvWrite } from './kv-write.ts'
 import { labels } from './labels.ts'
 import { lanes } from './lanes.ts'
@@ -31,6 +34,7 @@ import { lanesToClaim } from './lanes-to-claim.ts'
 import { limitEvents } from './limit-events.ts'
 import { limitKey } from './limit-key.ts'
 import { listWaiting } from './list-waiting.ts'
+import { lockFound } from './lock-found.ts'
 import { lockJobs } from './lock-jobs.ts'
 import { lowerLimits } from './lower-limits.ts'
 import { missed } from './missed.ts'
@@ -39,10 +43,10 @@ import { nextDue } from './next-due.ts'
 import { openLanes } from './open-lanes.ts'
 import { outcomes } from './outcomes.ts'
 import { partitions } from './partitions.ts'
+import { pause } from './pause.ts'
 import { progress } from './progress.ts'
 import { promote } from './promote.ts'
 import { prune } from './prune.ts'
-import { purge } from './purge.ts'
 import { rateWindows } from './rate-windows.ts'
 import { readEnded } from './read-ended.ts'
 import { removeBatch } from './remove-batch.ts'
@@ -75,10 +79,12 @@ export const functions: readonly string[] = [
   settleDone,
   renew,
   kvWrite,
+  inbox,
   applyVerdict,
   requeue,
   promote,
   missed,
+  pause,
   prune,
   counts,
   errorGroups,
@@ -88,7 +94,8 @@ export const functions: readonly string[] = [
   lockJobs,
   walkWaiting,
   deleteJobs,
-  purge,
+  lockFound,
+  changesByHand,
   cancelRequested,
   progress,
   watch,
@@ -102,6 +109,7 @@ export const functions: readonly string[] = [
   batchControl,
   removeBatch,
   adoptJobs,
+  deleteQueue,
   lowerLimits,
   defineQueue,
   limitKey,

@@ -126,6 +126,18 @@ begin
   return v_lanes[cardinality(v_lanes)];
 end $holdfast$;
 
+-- The same for all queues. Only lanes that are locked now are waited for: a claim that locks its lane later sees the change.
+create function holdfast.await_all_claims(p_after int) returns int language plpgsql as $holdfast$
+declare
+  v_lanes int[] := array(
+    select distinct l.objid::bigint::int from pg_locks l
+     where l.locktype = 'advisory' and l.database = (select oid from pg_database where datname = current_database())
+       and l.classid = (LANE_LOCKS)::int::oid and l.objsubid = 2 and l.objid::bigint > p_after order by 1 limit 64);
+begin
+  perform holdfast.lock_lanes(v_lanes);
+  return v_lanes[cardinality(v_lanes)];
+end $holdfast$;
+
 create function holdfast.queues_of(p_lanes int[], out queues int[], out epochs uuid[]) language sql stable as $holdfast$
   select array_agg(l.queue order by u.turn), array_agg(l.epoch order by u.turn)
     from unnest(p_lanes) with ordinality u(lane, turn)

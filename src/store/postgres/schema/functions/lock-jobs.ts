@@ -28,8 +28,7 @@
 // - Jobs that wait: lane by lane, in each in the order of `job_place`: those that are ready, then the others. A step locks the
 //   lanes that it looks at, and no more than 32 of them. (All lanes of a queue at once were more locks than the lock table of
 //   the server holds, where 7,500 batches were kept.) Between two steps claims go on: what they take is running, and stays.
-// - Jobs that have ended: in the order of an index that begins with the columns of the condition. A step looks for the last of
-//   so many rows, and then deletes the range that ends there.
+// - Jobs that a filter finds: in the order of the walk, from the place of the last job of the step before (`change-all.ts`).
 //
 // A crash between two steps leaves every job either as it was or gone, with its keys and counts.
 

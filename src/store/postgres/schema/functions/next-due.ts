@@ -12,8 +12,9 @@
 export const nextDue = `
 -- When something is to be swept next, if that is before p_until: what is far off need not be known yet. Leases whose jobs were
 -- all settled or renewed are removed on the way. Jobs in p_but are left out: a sweep was refused, and tries again later.
+-- So are pauses that are over before p_now: the row of the queue was locked.
 create function holdfast.next_due(p_from bigint default 0, p_until bigint default 9223372036854775807,
-  p_but uuid[] default '{}') returns bigint language plpgsql
+  p_but uuid[] default '{}', p_now bigint default null) returns bigint language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
 declare
@@ -39,6 +40,7 @@ begin
                  where ready_xid is null and not is_held and run_at >= p_from and run_at <= p_until and id <> all (p_but)
                  order by run_at limit 1),
                (select until from holdfast.limit_start where until >= p_from and until <= p_until order by until limit 1),
-               (select start_before from holdfast.overdue where id <> all (p_but) order by start_before limit 1));
+               (select start_before from holdfast.overdue where id <> all (p_but) order by start_before limit 1),
+               (select until from holdfast.pause_end where until > p_now and until <= p_until order by until limit 1));
 end $holdfast$;
 `

@@ -30,6 +30,7 @@ begin
       return;
     end if;
   end if;
+  update holdfast.queue q set deleting = null where q.name = any (p_names) and q.deleting is not null; -- see delete-queue.ts
   insert into holdfast.queue (name, retain_done_ms, retain_dead_ms)
   select distinct u.name, p_retain_done_ms, p_retain_dead_ms from unnest(p_names) u(name)
    where not exists (select from holdfast.queue q where q.name = u.name)
@@ -51,7 +52,7 @@ begin
     select q.name, l.priority, q.no, l.no, l.batch, l.epoch, q.version, q.definition_epoch, q.attempts, q.priority, q.key_path, q.key_by_code,
            q.labels::text
       from unnest(p_names, p_priorities) u(name, priority)
-      join holdfast.queue q on q.name = u.name
+      join holdfast.queue q on q.name = u.name and q.deleting is null -- else the caller asks again
       join holdfast.lane l on l.queue = q.no and l.priority = coalesce(u.priority, q.priority) and l.batch = v_batch;
 end $holdfast$;
 
@@ -65,15 +66,22 @@ language plpgsql as $holdfast$
 begin
   select q.no, l.no, l.priority into queue, lane, priority
     from holdfast.queue q join holdfast.lane l on l.queue = q.no and l.priority = coalesce(p_priority, q.priority) and l.batch = 0
-   where q.name = p_name;
-  if not found and p_opened is not null and current_setting('transaction_isolation') <> 'read committed'
+   where q.name = p_name and q.deleting is null;
+  if found and current_setting('transaction_isolation') <> 'read committed' then
+    perform from holdfast.lane l where l.no = lane for key share; -- the queue may have been deleted since (delete-queue.ts)
+    return;
+  end if;
+  if lane is null and p_opened is not null and current_setting('transaction_isolation') <> 'read committed'
      and holdfast.is_trusted() then
     queue := (p_opened ->> 'queue')::int;
     lane := (p_opened ->> 'lane')::int;
     priority := (p_opened ->> 'priority')::smallint;
-  elsif not found then
-    select o.queue, o.lane, o.priority into queue, lane, priority
-      from holdfast.open_lanes(array[p_name], array[p_priority], 86400000, 1209600000) o;
+  elsif lane is null then
+    for v_tries in 1..10 loop -- none is answered if the deletion of the queue has begun meanwhile
+      select o.queue, o.lane, o.priority into queue, lane, priority
+        from holdfast.open_lanes(array[p_name], array[p_priority], 86400000, 1209600000) o;
+      exit when found;
+    end loop;
   end if;
 end $holdfast$;
 

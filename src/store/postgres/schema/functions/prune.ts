@@ -2,8 +2,10 @@ import { uncountDeaths } from './error-groups.ts'
 
 export const prune = `
 -- Deletes finished jobs of the default partition, and key-value entries, dedup keys, flushes and changes whose time is over.
--- Each row is picked without a lock, and its time is read again when it is deleted: another transaction may have written it
--- anew meanwhile. (Where a row is found by its ctid, the server does not always notice that another version was picked.)
+-- Rows are picked without a lock, and the time of each is read again when it is deleted: another transaction may have written it
+-- anew meanwhile. (Where a row is found by its ctid, the server does not always notice that another version was picked.) Only
+-- entries and dedup keys are picked with a lock: one that a caller's open transaction writes again is left, because that lock may
+-- last as long as the transaction.
 create function holdfast.prune(p_max int, p_now bigint, p_from bigint default 0) returns bigint language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -39,11 +41,14 @@ begin
     from gone g where g.labels is not null;
   perform holdfast.drop_labels(v_seqs, v_labels);
   delete from holdfast.kv k
-   where k.ctid = any (array(select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs))
+   where k.ctid = any (array(
+     select ctid from holdfast.kv where expires_at <= p_now limit p_max - v_jobs for update skip locked))
      and k.expires_at <= p_now;
   get diagnostics v_kv = row_count;
   delete from holdfast.dedup d
-   where d.ctid = any (array(select ctid from holdfast.dedup where until <= p_now limit p_max - v_jobs - v_kv)) and d.until <= p_now;
+   where d.ctid = any (array(
+     select ctid from holdfast.dedup where until <= p_now limit p_max - v_jobs - v_kv for update skip locked))
+     and d.until <= p_now;
   get diagnostics v_dedup = row_count;
   delete from holdfast.flush f
    where f.ctid = any (array(

@@ -49,6 +49,14 @@ export const dueLooks = {
     part: 'overdue',
     nextAt: 'select o.start_before from holdfast.overdue o order by o.start_before limit 1',
   },
+  'pauses with a time': {
+    part: 'end_pauses',
+    nextAt: 'select e.until from holdfast.pause_end e order by e.until limit 1',
+  },
+  'pauses from before the clock was set back': {
+    part: 'end_pauses',
+    isDue: 'exists (select from holdfast.pause_end e where e.until - e.for_ms > v_now)',
+  },
   'finished jobs': {
     part: 'prune',
     isDue: 'exists (select from holdfast.ended_rest e where e.keep_until <= v_now)',
@@ -86,7 +94,8 @@ export const dueLooks = {
   },
   'counts of error groups to fold': {
     part: 'fold_errors',
-    isDue: `(select count(*) = ${foldFrom} from (select from holdfast.error_tally t where not t.is_sum limit ${foldFrom}) t)`,
+    isDue: `(select count(*) = ${foldFrom} or coalesce(min(t.dead), 0) < 0
+                   from (select t.dead from holdfast.error_tally t where not t.is_sum limit ${foldFrom}) t)`,
   },
   'counts to fold': {
     part: 'fold',

@@ -1,0 +1,338 @@
+// Verbs that change all jobs of a filter. The store makes one bounded step after the other; here is the loop over them.
+//
+// WHICH JOBS. Those that match, were enqueued before the verb began and, for a requeue, had ended before. So a verb ends, however
+// many jobs come in beside it, and never meets a job a second time that it requeued and that died again. The time of the
+// beginning is the store's, and is part of `next`.
+//
+// JOBS THAT MOVE. A step goes over lists in the direction in which jobs move: scheduled, held, ready, running, ended. So a job
+// that moves on is met later. A job that is retried or released meanwhile moves back, and could be missed. Therefore a verb for
+// live jobs that ends them (cancel, delete) goes over them again, until a pass has changed nothing. Later passes count what they
+// change and not what they skip: that was counted before. A dry run makes one pass.
+//
+// The other verbs make one pass. A job that was retried meanwhile keeps the time of its retry: otherwise a reschedule to now
+// would go on until every job that fails has used up its attempts. And two calls that want the opposite would go on against each
+// other.
+//
+// A filter that names some live states, or ids, gets one pass. Otherwise a cancel of running jobs would also cancel the jobs that
+// start in their place, and so a whole queue; and a delete by id would go on with an older job of that id.
+//
+// STOPS. After `signal`, an error of the store or `close`, the steps that were answered are carried out and nothing else is.
+// `next` says where to go on: in the answer, or in the facts of the error.
+
+import { createHash } from 'node:crypto'
+import { HoldfastError, isHoldfastError } from '../errors.ts'
+import { bounds } from '../job/bounds.ts'
+import { type JobFilter, possibleStates } from '../job/filter.ts'
+import { checkBoolean, checkInteger, checkOptions, checkSignal, checkText, checkTime, isTime } from '../job/names.ts'
+import type { JobState } from '../job/record.ts'
+import { type Duration, toMs } from '../runtime/duration.ts'
+import { decodeCursor, encodeCursor } from '../store/page-cursor.ts'
+import type { BulkChange, ChangeAllRequest, ChangedStep, SkippedJobs, SkipReason, Store } from '../store/store.ts'
+import type { Calls } from './calls.ts'
+import { type JobConditions, jobConditions, toCursor, toJobFilter } from './filter.ts'
+
+export interface BulkOptions {
+  /** Changes nothing, and counts what would be changed and what would be skipped. */
+  readonly dryRun?: boolean
+  /** Called after each step, with the sums so far, and awaited. If it throws, the verb ends with its error. */
+  readonly onProgress?: (progress: BulkProgress) => unknown
+  /** Ends the verb after the step that is under way. The answer has a `next` then. */
+  readonly signal?: AbortSignal
+  /** `next` of a call that was stopped, with the same filter. */
+  readonly after?: string
+  /** The name of the operator or program that asks. It is only shown. */
+  readonly by?: string
+}
+
+export interface BulkProgress {
+  readonly changed: number
+  readonly looked: number
+  readonly skipped: number
+}
+
+export interface BulkAnswer {
+  /** How many jobs were changed; in a dry run, how many would be. */
+  readonly changed: number
+  /** How many jobs were looked at to find them. */
+  readonly looked: number
+  /** Jobs that match and were not changed, by reason. */
+  readonly skipped: readonly SkippedJobs[]
+  /** The `after` of the call that goes on; null: all jobs were gone over. */
+  readonly next: string | null
+}
+
+export interface CancelAllAnswer extends BulkAnswer {
+  /** Of the changed jobs, those that run: their workers are asked to stop. The others have ended. */
+  readonly requested: number
+}
+
+/** When jobs are to run: a time, or a delay from the beginning of the call. */
+export type RunTime = { readonly runAt: Date | number } | { readonly delay: Duration }
+
+const waiting: readonly JobState[] = ['scheduled', 'held', 'ready']
+const live: readonly JobState[] = [...waiting, 'running']
+const ended: readonly JobState[] = ['dead', 'cancelled', 'done']
+
+/** The states that each verb can change, and those that it takes unless the filter names states. */
+const statesOf: Readonly<Record<BulkChange['as'], { can: readonly JobState[]; takes: readonly JobState[] }>> = {
+  cancel: { can: live, takes: live },
+  requeue: { can: ended, takes: ['dead'] },
+  delete: { can: [...live, ...ended], takes: [...live, ...ended] },
+  reschedule: { can: waiting, takes: waiting },
+  reprioritise: { can: waiting, takes: waiting },
+}
+
+/** What this needs of the client. */
+export interface BulkContext {
+  readonly store: Store
+  readonly calls: Calls
+  /** Jobs become due after so long: the sweep must look then. */
+  expectDue(delayMs: number): void
+}
+
+export class Bulk {
+  readonly #context: BulkContext
+
+  constructor(context: BulkContext) {
+    this.#context = context
+  }
+
+  async cancelAll(conditions: JobConditions, options: BulkOptions): Promise<CancelAllAnswer> {
+    const request = toBulkRequest('cancelAll', 'cancel', conditions, options)
+    const { requested, ...answer } = await this.#run(request, { as: 'cancel' })
+    return { ...answer, requested }
+  }
+
+  requeueAll(conditions: JobConditions, options: BulkOptions): Promise<BulkAnswer> {
+    return this.#change('requeueAll', { as: 'requeue' }, conditions, options)
+  }
+
+  deleteAll(conditions: JobConditions, options: BulkOptions): Promise<BulkAnswer> {
+    return this.#change('deleteAll', { as: 'delete' }, conditions, options)
+  }
+
+  async reprioritiseAll(conditions: JobConditions, priority: number, options: BulkOptions): Promise<BulkAnswer> {
+    checkInteger(priority, 'priority', 0, bounds.priorityMax)
+    return this.#change('reprioritiseAll', { as: 'reprioritise', priority }, conditions, options)
+  }
+
+  /** A delay counts from the first call: `next` has the time. */
+  async rescheduleAll(conditions: JobConditions, when: RunTime, options: BulkOptions): Promise<BulkAnswer> {
+    const request = toBulkRequest('rescheduleAll', 'reschedule', conditions, options)
+    const { calls, store } = this.#context
+    const given = toRunTime(when)
+    const now = await calls.run(() => store.time())
+    const runAt = request.from?.runAt ?? ('runAt' in given ? given.runAt : now + given.delayMs)
+    this.#context.expectDue(Math.max(0, runAt - now)) // also before the last step: the first jobs may be due before
+    const { requested: _, ...answer } = await this.#run(request, { as: 'reschedule', runAt })
+    this.#context.expectDue(Math.max(0, runAt - now))
+    return answer
+  }
+
+  async #change(
+    verb: string,
+    change: BulkChange,
+    conditions: JobConditions,
+    options: BulkOptions,
+  ): Promise<BulkAnswer> {
+    const { requested: _, ...answer } = await this.#run(toBulkRequest(verb, change.as, conditions, options), change)
+    return answer
+  }
+
+  async #run(request: BulkRequest, change: BulkChange): Promise<CancelAllAnswer> {
+    const { filter, dryRun, by, signal, onProgress, call } = request
+    const { calls, store } = this.#context
+    const runAt = change.as === 'reschedule' ? change.runAt : null
+    const sums = new Sums()
+    let mark: Mark = request.from ?? { until: null, after: null, pass: 1, runAt, call }
+    let isChanged = request.from !== null // a call that goes on does not know what the call before has changed in this pass
+    while (!signal?.aborted) {
+      const { until, after } = mark
+      const step: ChangeAllRequest = { filter, change, dryRun, by, after, until }
+      const answer = await calls
+        .run(() => store.changeAll(step))
+        .catch((error) => {
+          throw withProgress(error, sums.answer(encodeMark(mark)))
+        })
+      const changed = sums.add(answer, mark.pass === 1)
+      isChanged ||= changed > 0
+      await onProgress?.(sums.progress)
+      const isPassOver = answer.next === null
+      if (isPassOver && (dryRun || !isChanged || !isRepeated(filter, change))) return sums.answer(null)
+      mark = { until: answer.until, after: answer.next, pass: isPassOver ? mark.pass + 1 : mark.pass, runAt, call }
+      if (isPassOver) isChanged = false
+    }
+    return sums.answer(encodeMark(mark))
+  }
+}
+
+/** A call as it is given to the loop. */
+interface BulkRequest {
+  readonly filter: JobFilter
+  readonly dryRun: boolean
+  readonly by: string | null
+  readonly signal: AbortSignal | undefined
+  readonly onProgress: BulkOptions['onProgress']
+  readonly from: Mark | null
+  readonly call: string
+}
+
+/** Where a call stopped. */
+interface Mark {
+  /** The newest job that the verb is about, as the store names it; null: no step was made. */
+  readonly until: string | null
+  readonly after: string | null
+  readonly pass: number
+  /** For a reschedule. */
+  readonly runAt: number | null
+  /** Names the verb and its filter: with another, jobs would be left out without a word. */
+  readonly call: string
+}
+
+function toBulkRequest(
+  verb: string,
+  as: BulkChange['as'],
+  conditions: JobConditions,
+  options: BulkOptions,
+): BulkRequest {
+  checkOptions(conditions, 'the filter', jobConditions)
+  checkNoneIsUndefined(verb, conditions)
+  checkOptions(options, `${verb} options`, ['dryRun', 'onProgress', 'signal', 'after', 'by'])
+  const { dryRun = false, by, onProgress } = options
+  if (onProgress !== undefined && typeof onProgress !== 'function') {
+    throw new HoldfastError('INVALID_OPTION', 'onProgress must be a function.', { option: 'onProgress' })
+  }
+  const after = toCursor(options.after)
+  const filter = withStates(verb, as, toJobFilter(conditions))
+  const call = createHash('sha256')
+    .update(JSON.stringify([as, filter]))
+    .digest('base64url')
+    .slice(0, 16)
+  return {
+    ...{ filter, call },
+    dryRun: checkBoolean(dryRun, 'dryRun'),
+    by: by === undefined ? null : checkText(by, 'by', bounds.progressMessageBytes),
+    signal: checkSignal(options.signal),
+    onProgress,
+    from: after === null ? null : decodeMark(after, call),
+  }
+}
+
+/** A condition that got lost on its way would change more jobs than the caller meant. */
+function checkNoneIsUndefined(verb: string, conditions: JobConditions): void {
+  const lost = Object.entries(conditions).find(([, value]) => value === undefined)?.[0]
+  if (lost === undefined) return
+  const sentence = `${lost} is undefined, and ${verb} would change more jobs than with it. Give a value, or leave the condition out.`
+  throw new HoldfastError('INVALID_OPTION', sentence, { option: lost })
+}
+
+/** The filter with the states that the verb takes. */
+function withStates(verb: string, as: BulkChange['as'], filter: JobFilter): JobFilter {
+  const { can, takes } = statesOf[as]
+  if (Object.keys(filter).length === 0) {
+    const sentence = `${verb} needs at least one condition, such as { queue: 'welcome' }.`
+    throw new HoldfastError('INVALID_OPTION', sentence, { option: 'the filter' })
+  }
+  const wrong = filter.states?.find((state) => !can.includes(state))
+  if (wrong !== undefined) {
+    const sentence = `${verb} takes jobs that are ${can.join(', ')}; got the state ${wrong}.`
+    throw new HoldfastError('INVALID_OPTION', sentence, { option: 'state', value: wrong })
+  }
+  const states = possibleStates(filter, filter.states ?? takes)
+  if (states.length === 0) {
+    const sentence = `${verb} takes jobs that are ${takes.join(', ')}, and no such job can match this filter: ended and error are conditions on ended jobs, errorGroup on dead jobs.`
+    throw new HoldfastError('INVALID_OPTION', sentence, { option: 'the filter' })
+  }
+  return { ...filter, states }
+}
+
+/** Whether jobs that have moved back are looked for in another pass. */
+function isRepeated({ ids, states = [] }: JobFilter, { as }: BulkChange): boolean {
+  if (as !== 'cancel' && as !== 'delete') return false
+  const changeable = statesOf[as].can.filter((state) => live.includes(state))
+  return ids === undefined && changeable.length > 0 && changeable.every((state) => states.includes(state))
+}
+
+function toRunTime(when: RunTime): { readonly runAt: number } | { readonly delayMs: number } {
+  checkOptions(when, 'the time', ['runAt', 'delay'])
+  const { runAt, delay } = when as { readonly runAt?: Date | number; readonly delay?: Duration }
+  if ((runAt === undefined) === (delay === undefined)) {
+    throw new HoldfastError('INVALID_OPTION', 'rescheduleAll needs either runAt or delay.', { option: 'runAt' })
+  }
+  return runAt === undefined ? { delayMs: toMs(delay as Duration, 'delay') } : { runAt: checkTime(runAt, 'runAt') }
+}
+
+function encodeMark({ until, after, pass, runAt, call }: Mark): string {
+  return encodeCursor([until ?? '', after ?? '', pass, runAt ?? -1, call])
+}
+
+function decodeMark(text: string, call: string): Mark {
+  const [until, after, pass, runAt, of] = decodeCursor<[string, string, number, number, string]>(text, isMark)
+  if (of !== call) {
+    const sentence =
+      'after is the `next` of another verb, or of another filter. Give the verb and the filter of the call that was stopped.'
+    throw new HoldfastError('INVALID_OPTION', sentence, { option: 'after' })
+  }
+  return { until: until || null, after: after || null, pass, runAt: runAt === -1 ? null : runAt, call }
+}
+
+function isMark([until, after, pass, runAt, call, ...rest]: readonly unknown[]): boolean {
+  const areTexts = [until, after, call].every((each) => typeof each === 'string')
+  return areTexts && Number.isSafeInteger(pass) && (runAt === -1 || isTime(runAt)) && rest.length === 0
+}
+
+/** An error of the store, with what was done before it and where to go on. A request that is refused is no such error. */
+function withProgress(error: unknown, { changed, next }: BulkAnswer): unknown {
+  if (!isHoldfastError(error) || error.code === 'INVALID_OPTION') return error
+  const done = `${changed} ${changed === 1 ? 'job was' : 'jobs were'} changed before. The same call with after: error.facts.next goes on.`
+  return new HoldfastError(error.code, `${error.message} ${done}`, { ...error.facts, changed, next }, { cause: error })
+}
+
+/** Ids that are named for each reason. */
+const examplesMax = 10
+
+/** What all steps of a call have done. */
+class Sums {
+  #changed = 0
+  #requested = 0
+  #looked = 0
+  readonly #skipped = new Map<SkipReason, { count: number; readonly ids: string[]; readonly message?: string }>()
+  /** Dedup keys that a dry run would have taken. */
+  readonly #taken = new Set<string>()
+
+  /** Answers how many jobs the step has changed. */
+  add({ changed, requested, looked, skipped, keyed }: ChangedStep, countsSkipped: boolean): number {
+    this.#requested += requested
+    this.#looked += looked
+    let free = 0
+    for (const { id, key } of keyed) {
+      if (this.#taken.has(key)) this.#skip({ reason: 'dedupKeyHeld', count: 1, ids: [id] })
+      else free += 1
+      this.#taken.add(key)
+    }
+    this.#changed += changed + free
+    if (countsSkipped) for (const each of skipped) this.#skip(each)
+    return changed + free
+  }
+
+  get progress(): BulkProgress {
+    const skipped = [...this.#skipped.values()].reduce((sum, { count }) => sum + count, 0)
+    return { changed: this.#changed, looked: this.#looked, skipped }
+  }
+
+  answer(next: string | null): CancelAllAnswer {
+    const skipped = [...this.#skipped].map(([reason, rest]) => ({ reason, ...rest }))
+    return { changed: this.#changed, requested: this.#requested, looked: this.#looked, skipped, next }
+  }
+
+  #skip({ reason, count, ids, message }: SkippedJobs): void {
+    const known = this.#skipped.get(reason)
+    if (known === undefined) {
+      const first = { count, ids: ids.slice(0, examplesMax), ...(message !== undefined && { message }) }
+      this.#skipped.set(reason, first)
+      return
+    }
+    known.count += count
+    known.ids.push(...ids.slice(0, examplesMax - known.ids.length))
+  }
+}

@@ -35,6 +35,11 @@ const makes: Readonly<Record<Kind, (world: World) => Promise<unknown>>> = {
     await (await claimOne(world.holdfast, 'rated', { lease: '1h' })).done()
   },
   'jobs that missed their start': (world) => world.enqueue('mail', 1, { startBefore: Date.now() + 300 }),
+  'pauses with a time': (world) => world.holdfast.pause('mail', { for: 30 }),
+  'pauses from before the clock was set back': async (world) => {
+    await world.holdfast.pause('mail', { for: '1h' })
+    await world.rows('update holdfast.pause_end set until = until + 7200000')
+  },
   'finished jobs': async (world) => {
     await world.enqueue('mail', 1)
     await (await claimOne(world.holdfast, 'mail')).done()
@@ -103,8 +108,11 @@ for (const kind of Object.keys(dueLooks) as Kind[]) {
       assert.equal(await isDue(), false, 'no other line finds it')
       await world.rows(sweepDue.replace('create function', 'create or replace function'))
       assert.equal(await isDue(), true)
-      await swept(world)
-      assert.equal(await isDue(), false, 'it is swept')
+      // Counts are folded once no older transaction runs on the server, also of other tests.
+      await until(async () => {
+        await swept(world)
+        return !(await isDue())
+      }, 'it is swept')
     }),
   )
 }

@@ -8,7 +8,7 @@ import { faults } from './faults.ts'
 import { parseJournal, type Verb } from './journal.ts'
 import { judgeControls } from './judge/batches.ts'
 import { Evidence, undisturbed } from './judge/evidence.ts'
-import { missingFromHistory } from './judge/fences.ts'
+import { missingFromHistory, otherState } from './judge/fences.ts'
 import { rangeOf } from './judge/limits.ts'
 import { judge, type Promised } from './judge.ts'
 import { limitFaults } from './limit-faults.ts'
@@ -108,6 +108,27 @@ test('a settlement ends the attempt that its claim answered, and no other attemp
   assert.equal(settledAfter(2, [1, 'done'], [2, 'done']), 1)
   assert.equal(settledAfter(1, [1, 'expired']), 1)
   assert.equal(settledAfter(1), 1)
+})
+
+test('a done job has the result of its settlement, unless a call requeued this very job', () => {
+  const faultsAfter = (verb: Verb, asked: unknown, state: string) => {
+    const history = [{ worker: 'hand', attempt: 1, ending: 'done' }]
+    const job = { id: 'job', queue: 'mail', batch: null, state: 'done', result: 'of another', history }
+    const left = { batches: [], jobs: [job] } as unknown as Observation
+    const lines = [
+      { n: 0, at: 0, verb: 'settle', asked: { id: 'job', fence: 'f', worker: 'hand', as: state, result: null } },
+      { n: 0, at: 10, answer: { state } },
+      { n: 1, at: 20, verb, asked },
+      { n: 1, at: 30, answer: true },
+    ]
+    const notes = parseJournal(lines.map((line) => `${JSON.stringify(line)}\n`).join(''))
+    const evidence = { notes, left, found: left, conditions: undisturbed, watchLog: null, received: null }
+    return otherState(new Evidence(evidence)).faults.length
+  }
+  assert.equal(faultsAfter('requeue', { id: 'job' }, 'done'), 0)
+  assert.equal(faultsAfter('requeue', { id: 'another' }, 'done'), 1)
+  assert.equal(faultsAfter('requeueAll', { queue: 'mail' }, 'done'), 1, 'it takes dead jobs alone')
+  assert.equal(faultsAfter('requeueAll', { queue: 'mail' }, 'dead'), 0)
 })
 
 test('a pause of a batch holds until it is resumed, or until the batch has finished and begins another round', () => {

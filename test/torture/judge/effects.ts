@@ -111,7 +111,7 @@ export function judgeDeaths(evidence: Evidence): Ruling {
     if (jobs.some(({ history }) => history.length >= 50)) return []
     const died = jobs.reduce((sum, job) => sum + deathsOf(job), 0)
     const noticed = notices.get(id)?.length ?? 0
-    const isRight = noticed <= died && noticed >= died - replacementsOf(evidence, first)
+    const isRight = noticed <= died && noticed >= died - replacementsOf(evidence, first) - cancelsOf(evidence, id)
     return isRight ? [] : [`${id} died ${died} times, and has ${noticed} death notices`]
   })
 }
@@ -125,11 +125,18 @@ function replacementsOf({ requestedJobs }: Evidence, { id, dedupKey }: JobInfo):
   ).length
 }
 
-/** One death for each new start after a requeue or a replacement, and one if the job is dead now. */
+/** Cancels of a job that was requeued by its id: it starts again then, and has not died. */
+function cancelsOf(evidence: Evidence, id: string): number {
+  if (!evidence.mayBeRequeuedById(id)) return 0
+  return evidence.of('cancel').filter(({ asked }) => asked.id === id).length
+}
+
+/** One death for each new start after a failed attempt, by a requeue or a replacement, and one if the job is dead now. */
 function deathsOf({ history, state, attempts: spent }: JobInfo): number {
   const anew = history.filter(({ attempt }, n) => {
     const before = history[n - 1]
-    return attempt === 1 && before !== undefined && !isFree(before.ending)
+    const isEnded = before?.ending === 'done' || before?.ending === 'cancelled'
+    return attempt === 1 && before !== undefined && !isFree(before.ending) && !isEnded
   })
   const last = history.at(-1)
   // Requeued, and either still waiting or ended without another claim.

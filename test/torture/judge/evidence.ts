@@ -122,8 +122,20 @@ export class Evidence implements Findings {
 
   /** Whether a call may have requeued the job. An item whose batch is pruned no longer names the batch that was retried. */
   mayBeRequeued({ id, queue, batch }: Pick<JobInfo, 'id' | 'queue' | 'batch'>): boolean {
-    if (this.#requeued.has(id) || this.#requeuedQueues.has(queue) || this.#retriedBatches.has(batch ?? '')) return true
-    return batch === null && (this.jobs.get(id)?.[0]?.payload as Payload | undefined)?.kind === 'shortLived'
+    return (
+      this.mayBeRequeuedById(id) ||
+      this.#requeuedQueues.has(queue) ||
+      this.#retriedBatches.has(batch ?? '') ||
+      (batch === null && (this.jobs.get(id)?.[0]?.payload as Payload | undefined)?.kind === 'shortLived')
+    )
+  }
+
+  /**
+   * Whether a call named this job. Such a requeue also takes a done or cancelled job: the job was dead when the caller looked, and
+   * may have been requeued by another call and have ended since. Requeues of a queue or a batch take dead jobs alone.
+   */
+  mayBeRequeuedById(id: string): boolean {
+    return this.#requeued.has(id)
   }
 
   crashedBetween(from: number, to: number): boolean {

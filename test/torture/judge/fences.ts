@@ -88,12 +88,12 @@ function invented(evidence: Evidence): Ruling {
 }
 
 /** The final state that a settlement or a cancel answered is the state of the job, unless it was requeued. */
-function otherState(evidence: Evidence): Ruling {
+export function otherState(evidence: Evidence): Ruling {
   const settled = check(evidence.of('settle'), ({ asked: { id, worker, as, result }, answer }) => {
     const [recorded] = evidence.attemptsOf(id, worker)
     if (!answer || !recorded || !['done', 'dead', 'cancelled'].includes(answer.state)) return []
     const { job } = recorded
-    if (answer.state === 'dead' && evidence.mayBeRequeued(job)) return []
+    if (evidence.mayBeRequeuedById(id) || (answer.state === 'dead' && evidence.mayBeRequeued(job))) return []
     const said = `${worker} settled ${id} as ${as} and was answered ${answer.state}`
     if (job.state !== answer.state) return [`${said}, but it is ${job.state}`]
     return job.result === result ? [] : [`${said}, but its result is ${job.result} instead of ${result}`]
@@ -101,7 +101,8 @@ function otherState(evidence: Evidence): Ruling {
   const cancelled = check(evidence.of('cancel'), ({ asked: { id }, answer }) => {
     const jobs = evidence.jobs.get(id) ?? []
     if (answer !== 'cancelled' || jobs.length === 0 || jobs.some(({ state }) => state === 'cancelled')) return []
-    return evidence.mayBeGone(id, '') ? [] : [`${id} was cancelled, but it is ${jobs[0]?.state}`]
+    if (evidence.mayBeGone(id, '') || evidence.mayBeRequeuedById(id)) return []
+    return [`${id} was cancelled, but it is ${jobs[0]?.state}`]
   })
   return combine(settled, cancelled)
 }

@@ -131,8 +131,8 @@ export class Evidence implements Findings {
   }
 
   /**
-   * Whether a call named this job. Such a requeue also takes a done or cancelled job: the job was dead when the caller looked, and
-   * may have been requeued by another call and have ended since. Requeues of a queue or a batch take dead jobs alone.
+   * Whether a call named this job. Such a requeue also takes a done or cancelled job: the job was dead when the caller looked,
+   * and may have been requeued by another call and have ended since. Requeues of a queue or a batch take dead jobs alone.
    */
   mayBeRequeuedById(id: string): boolean {
     return this.#requeued.has(id)

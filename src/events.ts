@@ -211,7 +211,7 @@ export interface HoldfastEvents {
   'job.undeliverable': {
     readonly id: string
     readonly queue: string
-    readonly enqueuedFor: 'onDead' | 'onComplete' | 'schedule'
+    readonly enqueuedFor: 'onDead' | 'onEnd' | 'onComplete' | 'schedule'
     readonly error: JobError
   }
   /** This process ended the last item of a batch, or found that all items had ended. */

@@ -58,6 +58,19 @@ export const bounds = {
   /** Labels of one job, and bytes of the value of each. */
   labelsMax: 8,
   labelBytes: 128,
+  /** Records in the journal of one job. */
+  recordsMax: 10_000,
+  /** The outcome of a step, as JSON; the body of its record is a little larger. */
+  stepOutputBytes: 1024 * 1024,
+  partialBytes: 1024 * 1024,
+  /** The value of a signal, as JSON. */
+  signalBytes: 256 * 1024,
+  /** Messages of one name that wait in one mailbox. */
+  messagesMax: 100,
+  /** Keys whose signals one job awaits. */
+  awaitsMax: 100,
+  /** How long a signal waits under a key, at most. */
+  signalTtlMaxMs: 366 * 86_400_000,
   threadsMax: 256,
   leaseMinMs: 1,
   leaseMaxMs: 7 * 86_400_000,
@@ -86,4 +99,5 @@ export const defaults = {
   batchConcurrency: 3,
   retainBatchMs: 14 * 86_400_000,
   offerMs: 86_400_000,
+  signalTtlMs: 7 * 86_400_000,
 } as const

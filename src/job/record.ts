@@ -1,6 +1,7 @@
 // A job as data. Each store keeps it in its own form; these are the types that all parts share.
 
 import type { Backoff } from './backoff.ts'
+import type { Parent } from './journal.ts'
 import type { LabelRules, Labels } from './labels.ts'
 import type { KeyRule, LimitPair } from './limit-key.ts'
 
@@ -135,6 +136,8 @@ export interface NewJob {
   readonly madeByStore?: true | undefined
   /** Written in this order with the job, if it is stored as a new job or replaces another. Undefined: nothing. */
   readonly kv?: readonly KvWrite[] | undefined
+  /** The job that starts this one as a child. Only an effect of that very job has it. */
+  readonly parent?: Parent | undefined
 }
 
 export interface KvPut {
@@ -180,6 +183,10 @@ export interface QueueSettings {
   readonly retainDeadMs: number
   /** The queue that gets a notice of every death in this one. */
   readonly onDead: string | null
+  /** The queue that gets a notice of every end in this one; absent: none. */
+  readonly onEnd?: string
+  /** Set if its jobs are runs of a flow: the version of the flow's code. */
+  readonly flow?: number
   /** Null: the definition states no limits, and the stored ones stay. */
   readonly limits: LimitSettings | null
   /** Labels that the store finds in the payload; absent: none. */
@@ -241,6 +248,10 @@ export interface JobRecord {
   readonly labels: Labels
   /** The batch that the job is an item of. */
   readonly batch: string | null
+  /** The job that has started this one as a child. */
+  readonly parent: Parent | null
+  /** It has a journal: it is a flow run that has begun. */
+  readonly hasJournal: boolean
   readonly history: readonly Attempt[]
   /** The newest changes by hand, oldest first. */
   readonly changes: readonly ChangeByHand[]

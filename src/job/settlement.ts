@@ -4,6 +4,7 @@
 import type { Refused } from '../errors.ts'
 import { effectError } from './death.ts'
 import { inboxOf } from './inbox.ts'
+import { hasWrites, type JournalWrites } from './journal.ts'
 import type { Annotations, Attempt, Costs, EffectSet, KvCompare } from './record.ts'
 import { decodeCancel } from './stored.ts'
 import type { Settlement, Verdict } from './transition.ts'
@@ -15,6 +16,9 @@ export interface SettlementBody {
   readonly effects: readonly EffectSet[]
   /** The inbox of the offer that is among the effects. */
   readonly inbox?: string
+  readonly journal?: JournalWrites
+  /** If the job waits for a time now, messages wake it. */
+  readonly parks?: true
 }
 
 /** `cancel` is the stored text of the job's cancel requests. */
@@ -26,6 +30,8 @@ export function bodyOf(settlement: Settlement, cancel: string | null, verdict: V
     annotations: annotationsOf(settlement),
     effects: [...staged, ...requestedEffects(cancel, verdict)],
     ...(inbox && { inbox }),
+    ...(hasWrites(settlement.journal) && { journal: settlement.journal }),
+    ...(settlement.as === 'snooze' && settlement.parks && { parks: settlement.parks }),
   }
 }
 

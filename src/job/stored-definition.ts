@@ -18,6 +18,10 @@ export interface StoredDefinition extends LimitPair {
   readonly retainDoneMs: number
   readonly retainDeadMs: number
   readonly onDead: string | null
+  /** Absent: no queue gets notices of ends. */
+  readonly onEnd?: string
+  /** Its jobs are runs of a flow: the version of its code. */
+  readonly flow?: number
   /** How the limit key of a job is found. */
   readonly key: KeyRule
   /** Labels that the store finds in the payload; absent: none. */
@@ -60,6 +64,8 @@ function optionsOf(definition: StoredDefinition): Record<string, unknown> {
     ...{ attempts, backoff: [baseMs, factor, maxMs, jitter], lease: leaseMs, timeout: timeoutMs, priority },
     retain: [finite(definition.retainDoneMs), finite(definition.retainDeadMs)],
     onDead,
+    ...(definition.onEnd !== undefined && { onEnd: definition.onEnd }),
+    ...(definition.flow !== undefined && { flow: definition.flow }),
     ...(definition.labels && { labels: Object.entries(definition.labels).sort() }),
     limit: [limitOf(definition.limit), limitOf(definition.keyLimit), ruleOf(definition.key)],
   }
@@ -119,6 +125,8 @@ function isWhole(value: Fields): value is Fields & StoredDefinition {
     (onDead === null || isQueueName(onDead)) &&
     isRule(key) &&
     [limit, keyLimit].every(isLimitOrNull) &&
+    (value.onEnd === undefined || isQueueName(value.onEnd)) &&
+    (value.flow === undefined || isWithin(value.flow, 1, Number.MAX_SAFE_INTEGER)) &&
     (value.labels === undefined || areLabelRules(value.labels))
   )
 }

@@ -1,7 +1,8 @@
 // What a settlement, or an expired lease, makes of a job. Pure: a core and a settlement in, a verdict out. Every store and the
 // reference model use these functions; where PostgreSQL works on sets of jobs, its SQL has the same rules. All rules are here:
 //
-// - attempts = claims − releases − snoozes. A claim adds one, release and snooze subtract it again, requeue starts at 0.
+// - attempts = claims − releases − snoozes. A claim adds one, release and snooze subtract it again, requeue starts at 0. A new
+//   step of a flow starts over: the claim that holds the job counts as the first (`startedOver`).
 // - retry and expiry with attempts == maxAttempts mean dead. A permanent error is dead at once, whatever attempts are left.
 // - release and snooze are free but bounded: one more than `bounds.freeReleases` means dead. So no job loops without end.
 // - after a cancel request: done stays done, dead stays dead, and retry, release, snooze and expiry become cancelled.
@@ -9,6 +10,7 @@
 // - released and rescued jobs go to the front of their priority, all others to the back.
 
 import { bounds } from './bounds.ts'
+import type { JournalWrites } from './journal.ts'
 import type { Annotations, Costs, EffectSet, Ending, EndState, JobCore, JobError } from './record.ts'
 
 /** How a failed attempt ended: its handler threw, exceeded its timeout, or crashed its thread. */
@@ -17,12 +19,19 @@ export type FailedEnding = 'failed' | 'timeout' | 'crashed'
 /** Done without a result, effects or annotations, as most jobs end. */
 export const plainlyDone: Settlement = Object.freeze({ as: 'done', result: null, effects: null })
 
-export type Settlement =
+export type Settlement = SettlementVerb & {
+  /** Written into the job's journal in the same transaction, whatever becomes of the job. */
+  readonly journal?: JournalWrites
+}
+
+type SettlementVerb =
   | {
       readonly as: 'done'
       readonly result: string | null
       readonly effects: EffectSet | null
       readonly annotations?: Annotations | null
+      /** Of a flow run that has ended with the verdict `failed`: the reason. The job is done, and no attempt has failed. */
+      readonly error?: JobError | null
     }
   | {
       readonly as: 'retry'
@@ -43,8 +52,15 @@ export type Settlement =
     }
   | { readonly as: 'release' }
   /** Its effects are written only if the job is in fact put off, not if it ends or is ready at once. */
-  | { readonly as: 'snooze'; readonly delayMs: number; readonly effects?: EffectSet | null }
-  | { readonly as: 'cancelled'; readonly effects: EffectSet | null }
+  | {
+      readonly as: 'snooze'
+      readonly delayMs: number
+      readonly effects?: EffectSet | null
+      /** The job waits for signals or for its children: each of them wakes it, and then it is the first of its priority. */
+      readonly parks?: true
+    }
+  /** `error`: the reason that a flow run gives for its cancel. */
+  | { readonly as: 'cancelled'; readonly effects: EffectSet | null; readonly error?: JobError | null }
 
 export type Verdict =
   | {
@@ -69,11 +85,11 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
   const { attempts, freeReleases } = core
   switch (settlement.as) {
     case 'done':
-      return { to: 'done', attempts, ending: 'done', error: null }
+      return { to: 'done', attempts, ending: 'done', error: settlement.error ?? null }
     case 'dead':
       return { to: 'dead', attempts, ending: settlement.ending ?? 'failed', error: settlement.error }
     case 'cancelled':
-      return { to: 'cancelled', attempts, ending: 'cancelled', error: null }
+      return { to: 'cancelled', attempts, ending: 'cancelled', error: settlement.error ?? null }
     case 'retry': {
       const { error, ending, delayMs } = settlement
       if (core.cancelRequested) return { to: 'cancelled', attempts, ending, error }
@@ -99,9 +115,14 @@ export function settled(core: JobCore, settlement: Settlement, now: number): Ver
       const spent = isFree ? Math.max(1, freeReleases) : freeReleases + 1 // never 0 for a job that has started
       const rest = { attempts: attempts - 1, freeReleases: spent, ending: 'snoozed', error: null } as const
       if (settlement.delayMs > 0 && !core.woken) return { to: 'scheduled', runAt: now + settlement.delayMs, ...rest }
-      return { to: 'ready', front: false, ...rest }
+      return { to: 'ready', front: settlement.parks === true, ...rest }
     }
   }
+}
+
+/** The core of a leased job whose journal has a new step: its attempts and free releases count from this lease on. */
+export function startedOver(core: JobCore): JobCore {
+  return { ...core, attempts: 1, freeReleases: Math.min(core.freeReleases, 1) }
 }
 
 /** An operator has ended the lease, by the name that the call states. */

@@ -10,8 +10,10 @@ import type {
   ExamineRequest,
   FindQuery,
   ItemsQuery,
+  JournalQuery,
   KvScanQuery,
   LeaseRef,
+  MessagesQuery,
   Store,
   Subscriber,
 } from './store.ts'
@@ -35,6 +37,9 @@ export class ReadOnlyStore implements Store {
   renew = () => refused('renew a lease')
   progress = () => refused('report progress')
   settle = () => refused('settle a job')
+  checkpoint = () => refused('write a checkpoint')
+  signal = () => refused('send a signal')
+  clearSignals = () => refused('clear signals')
   sweep = () => refused('sweep')
   cancel = () => refused('cancel')
   requeue = () => refused('requeue')
@@ -54,6 +59,14 @@ export class ReadOnlyStore implements Store {
 
   job(id: string) {
     return this.#store.job(id)
+  }
+
+  journal(query: JournalQuery) {
+    return this.#store.journal(query)
+  }
+
+  messages(query: MessagesQuery) {
+    return this.#store.messages(query)
   }
 
   blockers(id: string) {

@@ -55,6 +55,11 @@ export function onDeadCycle(cycle: readonly string[]): Refused {
   )
 }
 
+export function notTheParent(id: string, parent: string): Refused {
+  const message = `Job ${id} cannot be a child of job ${parent}: a child is enqueued by an effect of its parent.`
+  return refuse('INVALID_OPTION', message, { option: 'parent', id, parent })
+}
+
 export function duplicateId(id: string): Refused {
   return refuse('DUPLICATE_JOB_ID', `A live job already has the id ${id}. Choose another id, or leave it out.`, { id })
 }
@@ -128,6 +133,10 @@ export function notFound(id: string): Refused {
 
 export function cannotCancel(id: string, state: JobState): Refused {
   return wrongState(id, state, 'cancel', 'a job that has not ended')
+}
+
+export function cannotSignal(id: string, state: JobState): Refused {
+  return wrongState(id, state, 'signal', 'a job that has not ended')
 }
 
 export function cannotRequeue(id: string, state: JobState): Refused {

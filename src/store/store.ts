@@ -16,8 +16,8 @@
 //      requests in the same order. The store then answers as it did the first time, or carries out the settlement now.
 //      That holds for an hour. After that, the answer to a settlement that had committed is `lost`.
 //
-// 2. DURABILITY. These are durable before they are answered: define, enqueue, advance, settle, cancel, requeue, alter, changeAll,
-//    pause, deleteQueue, kv writes. These need not be: claim, renew, progress, sweep, releaseWorker. If a crash loses one of the
+// 2. DURABILITY. These are durable before they are answered: define, enqueue, advance, settle, checkpoint, signal, cancel,
+//    requeue, alter, changeAll, pause, deleteQueue, kv writes. These need not be: claim, renew, progress, sweep, releaseWorker. If a crash loses one of the
 //    latter, the job must be claimable again, at once or when the lease that the store remembers expires. The lost step must not
 //    cost an attempt.
 //
@@ -37,7 +37,7 @@
 //    reached yet, unless a queue or priority is used for the first time.
 //
 // 5. FENCE. The answer to a claim carries a fence for each job: an opaque text, made from 128 random bits. It names this lease
-//    of this job and is never used again. renew, progress and settle name the job by (id, fence). They act only while that
+//    of this job and is never used again. renew, progress, checkpoint and settle name the job by (id, fence). They act only while that
 //    very lease exists, even if it has expired. After the job was rescued, claimed again, cancelled, requeued or settled,
 //    they answer `lost` and change nothing. Leases are per job: renewing one does not extend the others of its claim.
 //
@@ -164,11 +164,47 @@
 //
 // 20. CHANGES BY HAND. Requeues, reschedules, changes of priority and changes are kept in the history of the job, with the time
 //    and the name that the call gave: the newest `bounds.jobChangesKept` of them.
+//
+// 21. CHECKPOINT. `checkpoint` writes effects and journal of a leased job in one transaction, and keeps the lease. If less than
+//    two thirds of `leaseMs` are left of the lease, it is renewed, from now.
+//    - If a part of a request is refused, nothing of that request is written, and the answer is `failed` with the reason. The job
+//      goes on under its lease.
+//    - `startsOver`: its attempts and free releases count from this lease on, which is the first. So an attempt is lost only by
+//      a step that never ends, however many steps there are. Without it, they stay as they are.
+//    - It is repeatable under its token in the same way as `settle`.
+//
+// 22. JOURNAL. The records, the partial result and the mailbox of a job (`../job/journal.ts`). It belongs to the job: a requeue
+//    keeps it, and it is removed in the transaction that removes the job. Only where PostgreSQL drops finished jobs with their
+//    partition, it goes some steps before. A settlement writes its journal in its transaction, whatever becomes of the job. If an
+//    effect of it is refused, neither is written. A claim with `journals` answers the journal of each job that has one, as far
+//    as `bounds.pageBytes` reach; `journal` reads on.
+//
+// 23. SIGNALS. `signal` adds a message to the mailbox of a job that has not ended, or to that of a key. It locks nothing of the
+//    job, so an open transaction of the caller delays no one else. Messages of one sender keep their order. The job takes a
+//    message out by `consume`, in the transaction that records it.
+//    - A job that is parked (`parks`) is woken by each message of its mailbox, and by each of a key that it awaits: it is ready,
+//      at the front of its priority. If it runs, its next park ends at once. A job that waits for anything else, such as its
+//      start or a retry, is not woken.
+//    - Waking may be a transaction of its own, after that of the message. A sweep repeats it if a crash prevented it. So a park
+//      and a message never miss each other, whichever commits first. A wake-up may come although no message waits.
+//    - A message to a key is removed when its time is over. Those of a job are removed with it.
+//
+// 24. CHILDREN. A follow-up with a `parent` is a child of the job whose effect it is. The transaction that ends or deletes the
+//    child puts its end into the parent's mailbox, whatever ends it. If the parent has ended by then, nothing is written.
+//
+// 25. ENDS. If the definition of a queue has `onEnd`, every end of a job in it (done, dead, cancelled, or deleted while it
+//    waits) makes one notice in that queue. The notice is stored in the transaction that ends the job. It may become a job in a
+//    transaction of its own, after that; a sweep repeats it if a crash prevented it.
+//
+// 26. CANCEL OF A RUN. A waiting job that has a journal is not cancelled at once. The cancel is recorded as that of a running job
+//    is, and the job is ready, at the front of its priority: so the run can end itself. It ends as cancelled at its next
+//    settlement but `done` or `dead`. Items of a cancelled batch end at once all the same, because claims do not take them.
 
 import type { HoldfastError, Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
 import type { DroppedNotice } from '../job/death.ts'
 import type { JobFilter } from '../job/filter.ts'
+import type { AwaitedKey, JournalWrites, Message, Parent, StepRecord } from '../job/journal.ts'
 import type { Labels } from '../job/labels.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
 import type {
@@ -234,7 +270,20 @@ export interface Store {
    * delays only itself: its answer is a promise.
    */
   settle(requests: readonly SettleRequest[], token?: string): Promise<(SettleAnswer | Promise<SettleAnswer>)[]>
+  /** Writes effects and journal of leased jobs, and keeps their leases; see CHECKPOINT. `token` as in `settle`. */
+  checkpoint(
+    requests: readonly CheckpointRequest[],
+    token?: string,
+  ): Promise<(CheckpointAnswer | Promise<CheckpointAnswer>)[]>
   sweep(request: SweepRequest): Promise<SweepReport>
+
+  /** Adds messages to mailboxes; see SIGNALS. */
+  signal(requests: readonly SignalRequest[]): Promise<SignalAnswer[]>
+  /** The same in the caller's own transaction, as `enqueueIn` and `enqueueSync`. Waking follows the commit. */
+  signalIn?(tx: unknown, request: SignalRequest): Promise<SignalAnswer>
+  signalSync?(tx: unknown, request: SignalRequest): SignalAnswer
+  /** Removes messages from a mailbox: all, or those with this name. Answers how many. */
+  clearSignals(to: SignalTarget, name: string | null): Promise<number>
 
   cancel(requests: readonly CancelRequest[]): Promise<CancelAnswer[]>
   /** `by`: the name of the operator or program that asks, for the history. */
@@ -280,6 +329,10 @@ export interface Store {
   accept(request: AcceptRequest): Promise<AcceptAnswer>
 
   job(id: string): Promise<JobRecord | null>
+  /** The journal of the newest job with this id, a page of its records; null: there is no such job. */
+  journal(query: JournalQuery): Promise<Journal | null>
+  /** Messages that a job could use now: of its own mailbox, and of these keys. Each mailbox in the order of its messages. */
+  messages(query: MessagesQuery): Promise<Message[]>
   /** A job, and what keeps it from running. */
   blockers(id: string): Promise<JobBlockers | null>
   /**
@@ -343,7 +396,7 @@ export interface Subscriber {
 }
 
 /** For what the store itself has enqueued a job. */
-export type EnqueuedFor = 'onDead' | 'onComplete' | 'schedule'
+export type EnqueuedFor = 'onDead' | 'onEnd' | 'onComplete' | 'schedule'
 
 export interface UndeliverableJob {
   readonly id: string
@@ -408,6 +461,8 @@ export interface ClaimRequest {
   readonly max: number
   readonly leaseMs: number
   readonly worker: string
+  /** The jobs are flow runs: those that have a journal come with it. */
+  readonly journals?: true
 }
 
 export interface ClaimedJob {
@@ -429,7 +484,48 @@ export interface ClaimedJob {
   readonly labels: string | null
   /** The batch that it is an item of. */
   readonly batch: string | null
+  /** Only of a claim that asks for journals; absent: it has none. */
+  readonly journal?: Journal
 }
+
+export interface JournalQuery {
+  readonly id: string
+  /** `next` of the page before; null: the first page. */
+  readonly after: number | null
+}
+
+export interface Journal {
+  /** In the order in which they were committed. A page ends before `bounds.pageBytes`, and has at least one record. */
+  readonly records: readonly StepRecord[]
+  /** The number of the record behind which the next page begins; null: there are no more. */
+  readonly next: number | null
+  /** JSON text; null: none was published. */
+  readonly partial: string | null
+  readonly parent: Parent | null
+  /** The job is asked to cancel. */
+  readonly cancelRequested: boolean
+  /** The keys of signals that the job awaits. */
+  readonly awaits: readonly AwaitedKey[]
+}
+
+export interface MessagesQuery {
+  /** Null: only messages of keys. */
+  readonly id: string | null
+  readonly keys: readonly AwaitedKey[]
+}
+
+export type SignalTarget = { readonly id: string } | { readonly key: string }
+
+export interface SignalRequest {
+  readonly to: SignalTarget
+  readonly name: string
+  /** JSON text. */
+  readonly value: string
+  /** How long it waits under its key; not used for a job. */
+  readonly ttlMs: number
+}
+
+export type SignalAnswer = { readonly no: number } | Refused
 
 /** Names one lease of one job. */
 export interface LeaseRef {
@@ -466,6 +562,21 @@ export type SettleAnswer =
   | Lost
   | Refused
 
+export interface CheckpointRequest extends LeaseRef {
+  readonly effects: EffectSet | null
+  readonly journal: JournalWrites
+  readonly startsOver: boolean
+  /** How long the lease lasts if it is renewed. */
+  readonly leaseMs: number
+}
+
+export type CheckpointAnswer =
+  | { readonly expiresAt: number; readonly cancelRequested: boolean; readonly enqueued: readonly Enqueued[] }
+  /** A part of it was refused, so nothing of it was written. */
+  | { readonly failed: Refused }
+  | Lost
+  | Refused
+
 export interface SweepRequest {
   /** How many jobs each part of the sweep may touch in this call, at most. */
   readonly max: number
@@ -483,6 +594,7 @@ export interface SweepReport {
   readonly rescued: number
   /** Those leases: their workers, and what became of the jobs. */
   readonly expired: readonly ExpiredLease[]
+  /** Scheduled jobs that became ready: their time had come, or a message had yet to wake them. */
   readonly promoted: number
   /** Jobs cancelled because they were not started before their `startBefore`. */
   readonly overdue: number

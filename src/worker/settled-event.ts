@@ -58,7 +58,7 @@ function annotationsOf(returned: unknown): { readonly outcome: string | null; re
 }
 
 function errorOf(settlement: Settlement): JobError {
-  return 'error' in settlement ? settlement.error : releasedTooOften()
+  return ('error' in settlement && settlement.error) || releasedTooOften()
 }
 
 function endingOf(settlement: Settlement) {

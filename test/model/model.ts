@@ -379,6 +379,7 @@ export class Model {
     const { limitKey = null } = job
     const settings = this.#settingsOf(queue) ?? undefinedQueue
     const created: ModelJob = {
+      ...{ parent: null, hasJournal: false },
       ...{ id, queue, payload, headers, timeoutMs, startBefore },
       ...{ priority: priority ?? settings.priority, maxAttempts: maxAttempts ?? settings.attempts },
       ...{

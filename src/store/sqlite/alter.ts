@@ -6,6 +6,7 @@ import { decodeAnnotations, encodeWake } from '../../job/stored.ts'
 import { changeJob } from '../changed-job.ts'
 import { cannotAlter, notFound, rescheduledTooLate } from '../refusals.ts'
 import type { AlterAnswer, AlterRequest, ChangeRequest } from '../store.ts'
+import { followEnd } from './ends.ts'
 import { errorGroupOf, uncountDeath } from './error-groups.ts'
 import {
   delayOf,
@@ -131,6 +132,8 @@ export function deleteJob(tx: SqliteTransaction, job: FoundRow): void {
 }
 
 function deleteWaiting(tx: SqliteTransaction, job: IdleRow): void {
+  const end = { state: 'deleted', attempts: job.attempts, result: null, error: null, annotations: null } as const
+  followEnd(tx, tx.queueByNo(job.queue), { seq: job.seq, id: job.id, ...end })
   unlist(tx, tx.queueByNo(job.queue), job)
   dropOffer(tx, job)
   forgetOverdue(tx, job)

@@ -16,10 +16,11 @@ import { decodePast } from '../../job/stored.ts'
 import { decodeCursor, encodeCursor } from '../page-cursor.ts'
 import type { BulkChange, ChangeAllRequest, ChangedStep, SkippedJobs, SkipReason } from '../store.ts'
 import { deleteJob, isTooLate, reprioritise, reschedule } from './alter.ts'
-import { cancelledBatchOf, cancelWaiting, keyHolder, namesakeOf, requestCancel, revive } from './control.ts'
+import { cancelledBatchOf, cancelRun, cancelWaiting, keyHolder, namesakeOf, requestCancel, revive } from './control.ts'
 import { keyToRevive } from './enqueue.ts'
 import { type FindSeqsStep, type FoundSeqs, lookOn, queuesOf, stillMatching } from './find.ts'
 import { type FoundRow, findAll, findById, findBySeq, isEnded, isWaiting, numberOf } from './job.ts'
+import { hasJournal } from './journal.ts'
 import { sentenceOf } from './sql-effect.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
@@ -112,11 +113,16 @@ export function changeJobs(tx: SqliteTransaction, jobs: JobsToChange): ChangedJo
     const job = found.limit_key === null ? found : (findBySeq(tx, found.seq) as FoundRow)
     const judged = judge(tx, job, jobs)
     if (judged.verdict === 'change') apply(tx, judged.job, change, by)
-    else if (judged.verdict === 'ask') requestCancel(tx, judged.job, null, by)
+    else if (judged.verdict === 'ask') askToEnd(tx, judged.job, by)
     return judged
   }
   const refused = (job: FoundRow, error: unknown): Judged => ({ job, verdict: 'refused', message: sentenceOf(error) })
   return sumOf(tx.eachAnswered(matching(tx, jobs), work, refused), { isDryRun: false })
+}
+
+function askToEnd(tx: SqliteTransaction, job: FoundRow, by: string | null): void {
+  if (job.state === 'running') requestCancel(tx, job, null, by)
+  else cancelRun(tx, job, null, by)
 }
 
 /** The jobs for which the filter holds now. */
@@ -143,7 +149,7 @@ function startOf(tx: SqliteTransaction, { seq }: FoundRow): number | undefined {
   return tx.db.get<{ started_at: number }>(select, seq)?.started_at
 }
 
-/** `ask`: it runs, and its worker is asked to end it. `leave`: it is as wanted. */
+/** `ask`: it runs, or is a flow run that has begun, and is asked to end itself. `leave`: it is as wanted. */
 type Verdict = 'change' | 'ask' | 'leave' | SkipReason
 
 interface Judged {
@@ -162,7 +168,7 @@ function judge(tx: SqliteTransaction, job: FoundRow, { change, began }: JobsToCh
 function verdictOn(tx: SqliteTransaction, job: FoundRow, change: BulkChange, began: Beginning): Verdict {
   switch (change.as) {
     case 'cancel':
-      if (isWaiting(job)) return 'change'
+      if (isWaiting(job) && !hasJournal(tx, job.seq)) return 'change'
       return job.cancel === null ? 'ask' : 'leave'
     case 'requeue':
       return verdictOnRequeue(tx, job)

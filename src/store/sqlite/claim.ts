@@ -11,8 +11,9 @@
 import { randomInt } from 'node:crypto'
 import { freeSlots } from '../../job/limits.ts'
 import { newToken } from '../../runtime/id.ts'
-import type { ClaimedJob, ClaimRequest } from '../store.ts'
+import type { ClaimedJob, ClaimRequest, Journal } from '../store.ts'
 import { forgetOverdue, freeDedup } from './job.ts'
+import { hasJournal, journalOf } from './journal.ts'
 import { noteStarts, startsOf } from './limits/starts.ts'
 import { limitOf, type QueueRow } from './queue.ts'
 import type { SqliteTransaction } from './transaction.ts'
@@ -187,6 +188,8 @@ class ClaimSoFar {
   readonly #request: ClaimRequest
   readonly #list: List
   #bytes = 0
+  /** Records of all journals together are one page. */
+  #journalBytes = 0
   #claim: { readonly no: number; readonly token: string } | null = null
 
   constructor(tx: SqliteTransaction, request: ClaimRequest) {
@@ -304,7 +307,18 @@ class ClaimSoFar {
       payload,
       labels,
       batch: this.#tx.batches.get(batch)?.id ?? null,
+      ...this.#journalOf(seq),
     }
+  }
+
+  #journalOf(seq: number): { readonly journal?: Journal } {
+    const tx = this.#tx
+    if (this.#request.journals !== true || !hasJournal(tx, seq)) return {}
+    const select = 'select cancel from holdfast_job where seq = ?'
+    const isCancelRequested = (tx.db.get<{ cancel: string | null }>(select, seq)?.cancel ?? null) !== null
+    const journal = journalOf(tx, seq, { after: null, isCancelRequested, bytes: this.#journalBytes })
+    for (const { body } of journal.records) this.#journalBytes += body.length
+    return { journal }
   }
 }
 

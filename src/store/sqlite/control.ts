@@ -17,6 +17,7 @@ import {
   end,
   type FoundRow,
   findById,
+  findBySeq,
   type IdleRow,
   isEnded,
   isWaiting,
@@ -25,8 +26,10 @@ import {
   recordByHand,
   unlist,
 } from './job.ts'
+import { hasJournal } from './journal.ts'
 import type { QueueRow } from './queue.ts'
 import { applyEffects } from './settle.ts'
+import { makeFirst } from './signal.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export interface Pause {
@@ -98,6 +101,10 @@ export function cancel(tx: SqliteTransaction, { id, effects, by = null }: Cancel
     return { status: 'requested', enqueued: [] }
   }
   if (!isWaiting(job)) return cannotCancel(id, job.state)
+  if (hasJournal(tx, job.seq)) {
+    cancelRun(tx, job, effects, by)
+    return { status: 'requested', enqueued: [] }
+  }
   return tx.attempt(() => {
     cancelWaiting(tx, job, by)
     return { status: 'cancelled', enqueued: effects ? applyEffects(tx, effects) : [] } as const
@@ -111,12 +118,28 @@ export function requestCancel(
   effects: EffectSet | null,
   by: string | null = null,
 ): void {
+  keepCancel(tx, job, effects, by)
+  tx.ahead.delete(job.seq) // a later settlement in this transaction must read the request
+  tx.requestCancel(job.id)
+}
+
+/** A waiting flow run that has begun is woken to end itself. */
+export function cancelRun(
+  tx: SqliteTransaction,
+  job: FoundRow,
+  effects: EffectSet | null,
+  by: string | null = null,
+): void {
+  keepCancel(tx, job, effects, by)
+  const recorded = findBySeq(tx, job.seq) ?? job
+  if (recorded.state === 'scheduled') makeFirst(tx, recorded)
+}
+
+function keepCancel(tx: SqliteTransaction, job: IdleRow, effects: EffectSet | null, by: string | null): void {
   recordCancel(tx, job, by)
   const requested = decodeCancel(job.cancel)
   const all = effects ? [...requested, effects] : requested
   tx.db.run('update holdfast_job set cancel = ? where seq = ?', JSON.stringify(all), job.seq)
-  tx.ahead.delete(job.seq) // a later settlement in this transaction must read the request
-  tx.requestCancel(job.id)
 }
 
 export function cancelWaiting(tx: SqliteTransaction, job: IdleRow, by: string | null = null): void {

@@ -14,6 +14,7 @@ import {
   type StoredDefinition,
   undefinedQueue,
 } from '../../job/stored-definition.ts'
+import { cycleFrom } from '../notice-cycle.ts'
 import { noKeyToLimit, noQueueToLimit, onDeadCycle } from '../refusals.ts'
 import type { DefinedQueue, DefinitionRecord } from '../store.ts'
 import { fromTheEnd, lowerLimits } from './limits/lower.ts'
@@ -40,15 +41,14 @@ export function define(tx: SqliteTransaction, settings: QueueSettings): DefinedQ
   return { queue: queue.name, version: queue.version, versionBefore, changes }
 }
 
-/** The cycle of `onDead` queues that these settings would close, from this queue back to it; null: there is none. */
-function cycleOf(tx: SqliteTransaction, { name, onDead }: QueueSettings): string[] | null {
-  const path = [name]
-  for (let next = onDead; next !== null; next = tx.findQueue(next)?.on_dead ?? null) {
-    path.push(next)
-    if (next === name) return path
-    if (path.indexOf(next) < path.length - 1) return null // a cycle that this queue is not part of
+/** The cycle of `onDead` and `onEnd` queues that these settings would close, from this queue back to it; null: there is none. */
+function cycleOf(tx: SqliteTransaction, { name, onDead, onEnd }: QueueSettings): string[] | null {
+  const nextOf = (queue: string): readonly (string | null)[] => {
+    if (queue === name) return [onDead, onEnd ?? null]
+    const row = tx.findQueue(queue)
+    return row ? [row.on_dead, row.on_end] : []
   }
-  return null
+  return cycleFrom(name, nextOf)
 }
 
 export interface Override {
@@ -125,7 +125,7 @@ function write(
   tx.db.run(
     `update holdfast_queue
         set version = ?, attempts = ?, priority = ?, key_path = ?, key_by_code = ?, retain_done_ms = ?, retain_dead_ms = ?,
-            on_dead = ?, max_running = ?, max_starts = ?, starts_ms = ?, key_max_running = ?, key_max_starts = ?,
+            on_dead = ?, on_end = ?, max_running = ?, max_starts = ?, starts_ms = ?, key_max_running = ?, key_max_starts = ?,
             key_starts_ms = ?, key_review = ?, lowering = ?, labels = ?
       where no = ?`,
     queue.version,
@@ -136,6 +136,7 @@ function write(
     queue.retain_done_ms,
     queue.retain_dead_ms,
     queue.on_dead,
+    queue.on_end,
     queue.max_running,
     queue.max_starts,
     queue.starts_ms,
@@ -150,14 +151,19 @@ function write(
 }
 
 function columnsOf(definition: StoredDefinition, { limit, keyLimit }: LimitPair) {
-  const { attempts, priority, retainDoneMs, retainDeadMs, onDead, key, labels } = definition
+  const { attempts, priority, retainDoneMs, retainDeadMs, onDead, onEnd, key, labels } = definition
   const [max_running, max_starts, starts_ms] = limitColumns(limit)
   const [key_max_running, key_max_starts, key_starts_ms] = limitColumns(keyLimit)
   return {
     ...{ attempts, priority, key_path: typeof key === 'object' ? (key?.path ?? null) : null },
     key_by_code: key === 'code' ? 1 : 0,
     labels: labels === undefined ? null : JSON.stringify(labels),
-    ...{ retain_done_ms: finite(retainDoneMs), retain_dead_ms: finite(retainDeadMs), on_dead: onDead },
+    ...{
+      retain_done_ms: finite(retainDoneMs),
+      retain_dead_ms: finite(retainDeadMs),
+      on_dead: onDead,
+      on_end: onEnd ?? null,
+    },
     ...{ max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms },
   }
 }

@@ -37,6 +37,7 @@ import { alter } from './alter.ts'
 import { addItems, batchChore, controlBatch, openBatch } from './batch/batch.ts'
 import { readBatch, readBatches, readItems } from './batch/read-batch.ts'
 import { beginChange, changeJobs, judgeJobs } from './change-all.ts'
+import { checkpoint } from './checkpoint.ts'
 import { claim } from './claim.ts'
 import {
   adviceOn,
@@ -56,6 +57,7 @@ import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { readDeadGroups } from './error-groups.ts'
 import { findJobs, findSeqs } from './find.ts'
+import { readJournal, readMessages } from './journal.ts'
 import { applyKv, kvGet, kvScan } from './kv.ts'
 import { readBlockers } from './limits/blockers.ts'
 import { lowerLimits } from './limits/lower.ts'
@@ -63,6 +65,7 @@ import { progress } from './progress.ts'
 import { readJob, readOutcomes, readStats } from './read.ts'
 import { readAhead, readCancelRequested, renew } from './renew.ts'
 import { settle } from './settle.ts'
+import { clearSignals, signal } from './signal.ts'
 import { type SqlFault, sentenceOf, TransactionRolledBack } from './sql-effect.ts'
 import { releaseWorker, sweep } from './sweep.ts'
 import { SqliteTransaction } from './transaction.ts'
@@ -80,6 +83,9 @@ const durable = {
     enqueue,
     advance,
     settle,
+    checkpoint,
+    signal,
+    clearSignals,
     cancel,
     requeue,
     alter,
@@ -93,6 +99,8 @@ const durable = {
 const read = {
   ...{
     readJob,
+    readJournal,
+    readMessages,
     readOutcomes,
     findJobs,
     ...{ beginChange, findSeqs, judgeJobs },
@@ -376,7 +384,14 @@ function nameOf({ verb, items: [item] }: Call): Named | null {
 }
 
 const ofAJob: Partial<Record<VerbName, string>> = {
-  ...{ settle: 'settlement', cancel: 'cancel', requeue: 'requeue', accept: 'acceptance', progress: 'progress' },
+  ...{
+    settle: 'settlement',
+    checkpoint: 'checkpoint',
+    cancel: 'cancel',
+    requeue: 'requeue',
+    accept: 'acceptance',
+    progress: 'progress',
+  },
 }
 
 function idOf(item: unknown): string | undefined {

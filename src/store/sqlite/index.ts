@@ -28,6 +28,8 @@ import type {
   ChangeAllRequest,
   ChangedStep,
   ChangesQuery,
+  CheckpointAnswer,
+  CheckpointRequest,
   ClaimedJob,
   ClaimRequest,
   ControlBatchRequest,
@@ -45,9 +47,11 @@ import type {
   ItemsAnswer,
   ItemsQuery,
   ItemsRequest,
+  JournalQuery,
   KvAnswer,
   KvScanQuery,
   LeaseRef,
+  MessagesQuery,
   OpenedBatch,
   PauseEnd,
   ProgressAnswer,
@@ -60,17 +64,21 @@ import type {
   RequeueAnswer,
   SettleAnswer,
   SettleRequest,
+  SignalAnswer,
+  SignalRequest,
+  SignalTarget,
   Store,
   Subscriber,
   SweepRequest,
 } from '../store.ts'
 import { changeAll } from './change-all.ts'
 import { findBetterSqlite3 } from './connection/better-sqlite3.ts'
-import { enqueueIn, toCallerConnection } from './connection/caller.ts'
+import { enqueueIn, inTransactionOf, toCallerConnection } from './connection/caller.ts'
 import { checkDriver, type SqliteDriver, type SyncDatabase } from './connection/driver.ts'
 import { examineFile } from './doctor/file.ts'
 import type { Answer, Item, VerbName } from './engine.ts'
 import { inSteps } from './find.ts'
+import { signal } from './signal.ts'
 import { withBindables } from './sql-effect.ts'
 import { InOwnThread, InThread, type OnCommitted, type Port, type StartThread, startThread } from './thread/port.ts'
 
@@ -241,6 +249,35 @@ class SqliteStore implements Store {
    */
   settle(requests: readonly SettleRequest[]): Promise<SettleAnswer[]> {
     return this.#port.call('settle', requests.some(hasSql) ? requests.map(withBindableSql) : requests)
+  }
+
+  /** The same holds for its token as for that of `settle`. */
+  checkpoint(requests: readonly CheckpointRequest[]): Promise<CheckpointAnswer[]> {
+    return this.#port.call('checkpoint', requests.map(withBindable))
+  }
+
+  signal(requests: readonly SignalRequest[]): Promise<SignalAnswer[]> {
+    return this.#port.call('signal', requests)
+  }
+
+  signalSync(tx: unknown, request: SignalRequest): SignalAnswer {
+    const db = toCallerConnection(tx, { path: this.#path as string, driver: this.#driver })
+    return inTransactionOf(db, Math.floor(this.#clock.now()), (own) => {
+      own.definitionOf = (queue) => this.#own.get(queue)
+      return signal(own, request)
+    })
+  }
+
+  clearSignals(to: SignalTarget, name: string | null): Promise<number> {
+    return this.#one('clearSignals', { to, name })
+  }
+
+  journal(query: JournalQuery) {
+    return this.#one('readJournal', query)
+  }
+
+  messages(query: MessagesQuery) {
+    return this.#one('readMessages', query)
   }
 
   sweep(request: SweepRequest) {
@@ -446,6 +483,11 @@ type Given<V extends VerbName> = Exclude<Answer<V>, { refused: unknown }>
 
 function hasSql({ settlement }: SettleRequest): boolean {
   return 'effects' in settlement && !!settlement.effects && settlement.effects.sql.length > 0
+}
+
+function withBindable(request: CheckpointRequest): CheckpointRequest {
+  const { effects } = request
+  return effects === null || effects.sql.length === 0 ? request : { ...request, effects: withBindables(effects) }
 }
 
 function withBindableSql(request: SettleRequest): SettleRequest {

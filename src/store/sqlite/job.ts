@@ -4,7 +4,9 @@
 import { offerKeyOf } from '../../job/inbox.ts'
 import type { Annotations, Attempt, ChangeByHand, Ending, EndState, JobError, JobState } from '../../job/record.ts'
 import { encodeAnnotations, encodeChange, encodeError, encodePast } from '../../job/stored.ts'
+import { followEnd } from './ends.ts'
 import { countDeath } from './error-groups.ts'
+import { removeJournal } from './journal.ts'
 import { removeLabels } from './labels.ts'
 import type { KeyRow } from './limits/admit.ts'
 import type { QueueRow } from './queue.ts'
@@ -141,15 +143,29 @@ export function returnToHeld(tx: SqliteTransaction, queue: QueueRow, job: IdleRo
   tx.recordChange(queue, 'held', job.id)
 }
 
-/** `delayMs`: what it waits for, counted from now; null: it waits for this time by the clock. */
+interface ScheduledPlace {
+  readonly seq: number
+  readonly batch: number
+  readonly runAt: number
+  /** What it waits for, counted from now; null: it waits for this time by the clock. */
+  readonly delayMs: number | null
+  /** Messages wake it. */
+  readonly isParked?: boolean
+}
+
 export function listScheduled(
   tx: SqliteTransaction,
   queue: QueueRow,
-  { seq, batch, runAt, delayMs }: { seq: number; batch: number; runAt: number; delayMs: number | null },
+  { seq, batch, runAt, delayMs, isParked = false }: ScheduledPlace,
 ): void {
-  const insert = 'insert into holdfast_scheduled (queue, run_at, seq, delay_ms) values (?, ?, ?, ?)'
-  tx.db.run(insert, queue.no, runAt, seq, delayMs)
+  const insert = 'insert into holdfast_scheduled (queue, run_at, seq, delay_ms, parked) values (?, ?, ?, ?, ?)'
+  tx.db.run(insert, queue.no, runAt, seq, delayMs, isParked ? 1 : 0)
   tx.count(queue, 'scheduled', 1, batch)
+}
+
+export function isParked(tx: SqliteTransaction, { queue, run_at, seq }: IdleRow): boolean {
+  const select = 'select parked from holdfast_scheduled where queue = ? and run_at = ? and seq = ?'
+  return tx.db.get<{ parked: number }>(select, queue, run_at, seq)?.parked === 1
 }
 
 /** Null: the job is not scheduled, or waits for a time of its own. */
@@ -181,6 +197,8 @@ interface NewPlace {
   readonly priority: number
   /** As it is, unless given. */
   readonly limitKey?: string | null
+  /** If it is ready, before all others of its priority. */
+  readonly isFirst?: boolean
 }
 
 /** Deletes the offer of a job that no longer waits for it to be accepted. */
@@ -197,24 +215,25 @@ function limitOffer(tx: SqliteTransaction, job: IdleRow, runAt: number): void {
   else tx.db.run('update holdfast_kv set expires_at = ?1 where key = ?2 and expires_at > ?1', runAt, key)
 }
 
-/** Moves a waiting job to the end of another list, priority or key. */
+/** Moves a waiting job to the end of another list, priority or key, or to the front of its own. */
 export function moveWaiting(
   tx: SqliteTransaction,
   queue: QueueRow,
   found: IdleRow,
-  { runAt, delayMs = null, priority, limitKey = found.limit_key }: NewPlace,
+  { runAt, delayMs = null, priority, limitKey = found.limit_key, isFirst = false }: NewPlace,
 ): JobState {
   for (const key of new Set([found.limit_key, limitKey])) if (key !== null) tx.keys.admitIfFreed(queue, key)
   const job = found.held === 1 ? (findBySeq(tx, found.seq) as IdleRow) : found // `admitIfFreed` may have admitted it
+  const wasParked = job.ord === null && isParked(tx, job)
   unlist(tx, queue, job)
   limitOffer(tx, job, runAt)
-  const ord = runAt <= tx.now ? place(tx, false) : null
+  const ord = runAt <= tx.now ? place(tx, isFirst) : null
   const at = Math.max(runAt, tx.now)
   const update =
     'update holdfast_job set run_at = ?, ord = ?, line_ord = null, held = 0, priority = ?, limit_key = ? where seq = ?'
   tx.db.run(update, at, ord, priority, limitKey, job.seq)
   if (ord !== null) return listOrHold(tx, queue, { ...job, priority, limit_key: limitKey }, ord)
-  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt: at, delayMs })
+  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt: at, delayMs, isParked: wasParked })
   tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }
@@ -257,6 +276,8 @@ export interface WaitAgain {
   readonly attempts: number
   readonly freeReleases: number
   readonly ended: Attempt
+  /** While it waits for its time, messages wake it. */
+  readonly isParked: boolean
 }
 
 /**
@@ -285,7 +306,7 @@ export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, n
     job.seq,
   )
   if (ord !== null) return listOrHold(tx, queue, job, ord)
-  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt, delayMs: runAt - tx.now })
+  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt, delayMs: runAt - tx.now, isParked: next.isParked })
   tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }
@@ -308,6 +329,7 @@ export interface End {
 /** Ends a job that was already removed from its list. It is kept for its queue's retention, and its dedup key is freed. */
 export function end(tx: SqliteTransaction, queue: QueueRow, job: JobRow, ended: End): void {
   const { state, attempts, result, error, run, annotations = null } = ended
+  followEnd(tx, queue, { seq: job.seq, id: job.id, state, attempts, result, error, annotations })
   tx.recordChange(queue, state, job.id)
   forgetOverdue(tx, job)
   if (run === null) dropOffer(tx, job)
@@ -352,6 +374,7 @@ function countEnded(tx: SqliteTransaction, batch: number, state: EndState, annot
 export function removeJob(tx: SqliteTransaction, job: Pick<JobRow, 'seq' | 'queue' | 'idempotency_key'>): void {
   tx.db.run('delete from holdfast_job where seq = ?', job.seq)
   removeLabels(tx, job.seq)
+  removeJournal(tx, job.seq)
   if (job.idempotency_key !== null) {
     tx.db.run(
       'delete from holdfast_idempotency where queue = ? and key = ? and seq = ?',

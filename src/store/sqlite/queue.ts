@@ -15,6 +15,7 @@ export interface QueueRow {
   retain_done_ms: number | null
   retain_dead_ms: number | null
   on_dead: string | null
+  on_end: string | null
   /** Of its definition; 0: it was never defined. */
   version: number
   attempts: number
@@ -52,6 +53,7 @@ export type QueueTuple = readonly [
   retain_done_ms: Nullable,
   retain_dead_ms: Nullable,
   on_dead: Text,
+  on_end: Text,
   version: number,
   attempts: number,
   priority: number,
@@ -75,7 +77,7 @@ export type QueueTuple = readonly [
   cancelled: number,
 ]
 
-export const selectQueue = `select no, name, paused_at, paused_by, paused_until, retain_done_ms, retain_dead_ms, on_dead,
+export const selectQueue = `select no, name, paused_at, paused_by, paused_until, retain_done_ms, retain_dead_ms, on_dead, on_end,
     version, attempts, priority, key_path, key_by_code, max_running, max_starts, starts_ms, key_max_running, key_max_starts, key_starts_ms, key_review, lowering, labels,
     held, scheduled, ready, running, done, dead, cancelled from holdfast_queue`
 
@@ -90,6 +92,7 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     retain_done_ms,
     retain_dead_ms,
     on_dead,
+    on_end,
     version,
     attempts,
     priority,
@@ -121,6 +124,7 @@ export function toQueueRow(tuple: QueueTuple | undefined): QueueRow | undefined 
     retain_done_ms,
     retain_dead_ms,
     on_dead,
+    on_end,
     version,
     attempts,
     priority,

@@ -36,6 +36,9 @@ interface RecordRow {
   readonly headers: string | null
   readonly payload: string
   readonly labels: string | null
+  readonly parent_id: string | null
+  readonly parent_step: string
+  readonly has_journal: number | null
   readonly payload_bytes: number
   readonly headers_bytes: number
   readonly result_bytes: number
@@ -111,7 +114,8 @@ function readRow(tx: SqliteTransaction, seq: number, parts: readonly IncludedPar
             coalesce(octet_length(j.headers), 0) as headers_bytes, coalesce(octet_length(e.result), 0) as result_bytes,
             coalesce(octet_length(j.past), 0) as history_bytes, q.name, l.attempt as lease_attempt, l.expires_at as lease_expires_at, c.worker as lease_worker,
             c.started_at as lease_started_at, l.progress, l.progress_message, l.progress_at, s.state, e.attempts as ended_attempts, e.attempt, e.worker, e.started_at,
-            e.ending, e.finished_at, e.error, e.annotations, e.error_group, b.id as batch_id, t.labels
+            e.ending, e.finished_at, e.error, e.annotations, e.error_group, b.id as batch_id, t.labels,
+            h.parent_id, h.step as parent_step, o.seq as has_journal
        from holdfast_job j
        join holdfast_queue q on q.no = j.queue
        left join holdfast_lease l on l.seq = j.seq
@@ -120,6 +124,8 @@ function readRow(tx: SqliteTransaction, seq: number, parts: readonly IncludedPar
        left join holdfast_retention_class s on s.no = e.retention_class
        left join holdfast_labelled t on t.seq = j.seq
        left join holdfast_batch b on b.no = j.batch and b.is_deleted = 0
+       left join holdfast_child h on h.seq = j.seq
+       left join holdfast_journal o on o.seq = j.seq
       where j.seq = ?1`,
     ...[seq, payload as number, headers as number, result as number, history as number],
   )
@@ -183,6 +189,8 @@ function toRecord(row: RecordRow): JobRecord {
     limitKey: row.limit_key || null,
     labels: decodeLabels(row.labels),
     batch: row.batch_id,
+    parent: row.parent_id === null ? null : { id: row.parent_id, step: row.parent_step },
+    hasJournal: row.has_journal !== null,
     history: historyOf(row),
     changes: decodeChanges(row.past),
   }

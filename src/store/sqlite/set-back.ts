@@ -51,7 +51,9 @@ export function correctTimes(tx: SqliteTransaction, max: number): boolean {
 
 function shortenAll(tx: SqliteTransaction, max: number): number {
   let corrected = 0
-  for (const shorten of [shortenDelays, shortenWindows, shortenTtls, shortenRetention, shortenBatchRetention])
+  for (const shorten of [
+    ...[shortenDelays, shortenWindows, shortenTtls, shortenMessages, shortenRetention, shortenBatchRetention],
+  ])
     if (corrected < max) corrected += shorten(tx, max - corrected)
   return corrected
 }
@@ -85,6 +87,15 @@ function shortenTtls(tx: SqliteTransaction, max: number): number {
   return tx.db.run(
     `update holdfast_kv set expires_at = ?1 + ttl_ms
       where key in (select key from holdfast_kv where expires_at > ?1 + ttl_ms limit +?2)`,
+    tx.now,
+    max,
+  )
+}
+
+function shortenMessages(tx: SqliteTransaction, max: number): number {
+  return tx.db.run(
+    `update holdfast_message set expires_at = ?1 + ttl_ms
+      where no in (select no from holdfast_message where expires_at > ?1 + ttl_ms limit +?2)`,
     tx.now,
     max,
   )

@@ -3,8 +3,9 @@
 
 import { isRefused, type Refused } from '../../errors.ts'
 import { deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
+import type { Parent } from '../../job/journal.ts'
 import { decodeLabels } from '../../job/labels.ts'
-import type { Costs, EffectSet, JobError } from '../../job/record.ts'
+import type { Costs, EffectSet, JobError, NewJob } from '../../job/record.ts'
 import {
   attemptRecord,
   bodyOf,
@@ -16,9 +17,12 @@ import {
 } from '../../job/settlement.ts'
 import { type EndedBy, expired, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
+import { duplicateId, notTheParent, Refusal } from '../refusals.ts'
 import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest } from '../store.ts'
+import { isFollowed } from './ends.ts'
 import { enqueueAnyway, enqueueJob } from './enqueue.ts'
-import { dropLease, end, type JobRow, waitAgain } from './job.ts'
+import { dropLease, end, findById, type JobRow, waitAgain } from './job.ts'
+import { writeJournal } from './journal.ts'
 import { applyKv, applyKvOrRefuse } from './kv.ts'
 import { labelsOf } from './labels.ts'
 import type { QueueRow } from './queue.ts'
@@ -33,7 +37,7 @@ export function settle(tx: SqliteTransaction, request: SettleRequest): SettleAns
   const verdict = settled(core(tx, leased), settlement, tx.now)
   const body = bodyOf(settlement, leased.cancel, verdict)
   const answer =
-    body.effects.length === 0
+    body.effects.length === 0 && body.journal === undefined
       ? applyVerdict(tx, leased, verdict, body)
       : tx.attempt(() => applyVerdict(tx, leased, verdict, body))
   if (!isRefused(answer)) return answer
@@ -75,10 +79,16 @@ function applyAnyway(
 type Applied = Extract<SettleAnswer, { enqueued: unknown }>
 
 function applyVerdict(tx: SqliteTransaction, leased: LeasedRow, verdict: Verdict, body: SettlementBody): Applied {
-  const { result, annotations, effects } = body
+  const { result, annotations, effects, journal } = body
   const queue = tx.queueByNo(leased.queue)
+  if (journal !== undefined) writeJournal(tx, leased.seq, journal)
   if (leased.batch > 0) tx.batches.spend(leased.batch, annotations?.costs)
-  if (verdict.to === 'done' && effects.length === 0 && leavesNothing(tx, leased) && queue.retain_done_ms !== 0) {
+  if (
+    verdict.to === 'done' &&
+    effects.length === 0 &&
+    leavesNothing(tx, queue, leased, verdict) &&
+    queue.retain_done_ms !== 0
+  ) {
     tx.endPlainly(queue, leased, result, annotations)
     tx.recordChange(queue, 'done', leased.id)
     return plainlyDone
@@ -92,8 +102,9 @@ function applyVerdict(tx: SqliteTransaction, leased: LeasedRow, verdict: Verdict
       attempts,
       freeReleases,
       ended: attemptRecord({ ...leased, startedAt: leased.started_at }, verdict, tx.now, body),
+      isParked: body.parks === true,
     })
-    return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
+    return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set, leased)) }
   }
   dropLease(tx, queue, leased)
   const { to: state, attempts, ending } = verdict
@@ -106,17 +117,23 @@ function applyVerdict(tx: SqliteTransaction, leased: LeasedRow, verdict: Verdict
     run: { attempt: leased.attempt, worker: leased.worker, startedAt: leased.started_at, ending },
     annotations,
   })
-  return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set)) }
+  return { state, runAt: null, enqueued: effects.flatMap((set) => applyEffects(tx, set, leased)) }
 }
 
 const plainlyDone: Applied = { state: 'done', runAt: null, enqueued: [] }
 
 /**
  * Whether a done job needs no cleanup beside its lease. There is no dedup key to free: one of scope `waiting` was freed by the
- * first claim, and one of a window expires. And its batch is not deleted, so the job is kept.
+ * first claim, and one of a window expires. Its batch is not deleted, so the job is kept. And nothing follows from its end.
  */
-function leavesNothing(tx: SqliteTransaction, { dedup_scope, batch }: LeasedRow): boolean {
-  return (dedup_scope === null || dedup_scope === 'window') && !tx.batches.get(batch)?.is_deleted
+function leavesNothing(
+  tx: SqliteTransaction,
+  queue: QueueRow,
+  { seq, dedup_scope, batch }: LeasedRow,
+  { error }: Verdict,
+): boolean {
+  const keepsKey = dedup_scope !== null && dedup_scope !== 'window'
+  return !keepsKey && error === null && !tx.batches.get(batch)?.is_deleted && !isFollowed(tx, queue, seq)
 }
 
 /** An item of a cancelled batch counts as asked to cancel, even if the chore has not reached it yet. */
@@ -131,12 +148,26 @@ function core(tx: SqliteTransaction, leased: LeasedRow) {
 }
 
 /** Throws a Refusal when one cannot be applied. */
-export function applyEffects(tx: SqliteTransaction, effects: EffectSet): Enqueued[] {
+export function applyEffects(tx: SqliteTransaction, effects: EffectSet, owner?: Owner): Enqueued[] {
   applyKvOrRefuse(tx, comparesOf(effects))
   for (const put of effects.put) applyKv(tx, { as: 'put', ...put })
   for (const key of effects.delete) applyKv(tx, { as: 'delete', key })
   for (const sql of effects.sql) runSql(tx, sql)
-  return effects.enqueue.map((job) => enqueueJob(tx, job))
+  return effects.enqueue.map((job) => (job.parent ? enqueueChild(tx, job, job.parent, owner) : enqueueJob(tx, job)))
+}
+
+/** The job whose effects these are. */
+type Owner = Pick<JobRow, 'seq' | 'id'>
+
+function enqueueChild(tx: SqliteTransaction, job: NewJob, parent: Parent, owner: Owner | undefined): Enqueued {
+  if (owner?.id !== parent.id) throw new Refusal(notTheParent(job.id, parent.id))
+  const enqueued = enqueueJob(tx, job)
+  const child = findById(tx, enqueued.id)
+  if (enqueued.status !== 'created' || child === undefined) throw new Refusal(duplicateId(enqueued.id))
+  const insert = 'insert into holdfast_child (seq, parent, parent_id, step) values (?, ?, ?, ?)'
+  tx.db.run(insert, child.seq, owner.seq, owner.id, parent.step)
+  tx.hasChildren = true
+  return enqueued
 }
 
 /** Returns the error to record. If the death notice was dropped, the error says why. */

@@ -234,6 +234,7 @@ function prune(tx: SqliteTransaction, max: number): number {
       if (queue[state] > 0) pruned += pruneEnded(tx, queue, state, max - pruned)
     }
   }
+  if (tx.hasMessages && pruned < max) pruned += pruneMessages(tx, max - pruned)
   pruned += tx.db.run(
     'delete from holdfast_kv where key in (select key from holdfast_kv where expires_at <= ? limit +?)',
     tx.now,
@@ -271,6 +272,15 @@ function pruneBatches(tx: SqliteTransaction, max: number): number {
     tx.batches.dropNo(no)
   }
   return over.length
+}
+
+/** Messages to keys whose time is over. Those of jobs go with their jobs. */
+function pruneMessages(tx: SqliteTransaction, max: number): number {
+  return tx.db.run(
+    'delete from holdfast_message where no in (select no from holdfast_message where expires_at <= ? limit +?)',
+    tx.now,
+    max,
+  )
 }
 
 function pruneEnded(tx: SqliteTransaction, queue: QueueRow, state: EndState, max: number): number {

@@ -84,6 +84,9 @@ export class SqliteTransaction {
   readonly #plainDone = new Map<number, PlainlyDone[]>()
   #isWatched: boolean | null = null
   #hasLabels: boolean | null = null
+  #hasJournals: boolean | null = null
+  #hasChildren: boolean | null = null
+  #hasMessages: boolean | null = null
   readonly #changes: ChangedJob[] = []
 
   constructor(db: Connection, now: number, sqlFault: SqlFault | null = null) {
@@ -207,6 +210,34 @@ export class SqliteTransaction {
 
   set hasLabels(hasLabels: true) {
     this.#hasLabels = hasLabels
+  }
+
+  /** The same for journals, children and messages: a store without flows pays three reads a transaction at most. */
+  get hasJournals(): boolean {
+    this.#hasJournals ??= this.bare.get('select 1 from holdfast_journal limit 1') !== undefined
+    return this.#hasJournals
+  }
+
+  set hasJournals(hasJournals: true) {
+    this.#hasJournals = hasJournals
+  }
+
+  get hasChildren(): boolean {
+    this.#hasChildren ??= this.bare.get('select 1 from holdfast_child limit 1') !== undefined
+    return this.#hasChildren
+  }
+
+  set hasChildren(hasChildren: true) {
+    this.#hasChildren = hasChildren
+  }
+
+  get hasMessages(): boolean {
+    this.#hasMessages ??= this.bare.get('select 1 from holdfast_message limit 1') !== undefined
+    return this.#hasMessages
+  }
+
+  set hasMessages(hasMessages: true) {
+    this.#hasMessages = hasMessages
   }
 
   /** A number that was never used before in this database. */

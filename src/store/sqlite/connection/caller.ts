@@ -35,18 +35,26 @@ export interface CallerAnswer {
 /** An error of SQLite itself (another process writes, the disk is full) is thrown unchanged, and everything is rolled back. */
 export function enqueueIn(db: SyncDatabase, request: CallerEnqueue): CallerAnswer {
   const { jobs, now, settings, definedAs } = request
+  return inTransactionOf(db, now, (tx) => {
+    const defined = settings === null ? definedAs : defineOnce(tx, settings, definedAs)
+    if (isRefused(defined)) return { answer: defined, definedAs }
+    tx.definitionOf = request.definitionOf
+    const answer = enqueue(tx, { jobs })
+    return { answer, definedAs: defined }
+  })
+}
+
+/** Runs `work` in the caller's transaction, behind a savepoint. */
+export function inTransactionOf<T>(db: SyncDatabase, now: number, work: (tx: SqliteTransaction) => T): T {
   const connection = connectionTo(db)
   return connection.savepoint(() => {
     // Writes before it reads. A transaction that has read first fails at its first write if another transaction has written
     // since. And SQLite applies the busy timeout of the caller's connection only to a transaction that has not read yet.
     connection.run('update holdfast_meta set next = next')
     const tx = new SqliteTransaction(connection, now)
-    const defined = settings === null ? definedAs : defineOnce(tx, settings, definedAs)
-    if (isRefused(defined)) return { answer: defined, definedAs }
-    tx.definitionOf = request.definitionOf
-    const answer = enqueue(tx, { jobs })
+    const answer = work(tx)
     tx.finish()
-    return { answer, definedAs: defined }
+    return answer
   })
 }
 

@@ -372,6 +372,59 @@ export const steps: readonly Step[] = [
   `,
     minClient: 7,
   },
+  {
+    // An older client would end children without telling their parents, and would not wake parked jobs.
+    sql: `
+  alter table holdfast_queue add column on_end text; -- the queue that gets a notice of every end
+  alter table holdfast_scheduled add column parked integer not null default 0; -- 1: messages wake it
+
+  create table holdfast_journal ( -- jobs with a journal
+    seq integer primary key,
+    partial text -- JSON
+  ) strict;
+
+  create table holdfast_record ( -- of steps, in the order in which they were committed
+    seq integer not null,
+    no integer not null,
+    step text not null,
+    part integer not null,
+    body text not null,
+    primary key (seq, no)
+  ) strict, without rowid;
+  create unique index holdfast_record_step on holdfast_record (seq, step, part);
+
+  create table holdfast_message ( -- in the mailbox of a job, or of a key
+    no integer primary key,
+    seq integer, -- of the job; null: of the key
+    key text,
+    name text not null,
+    child text, -- the id of the child whose end it reports
+    value text not null,
+    at integer not null,
+    expires_at integer, -- of a message to a key
+    ttl_ms integer -- how long after it was sent
+  ) strict;
+  create index holdfast_message_job on holdfast_message (seq, name) where seq is not null;
+  create index holdfast_message_key on holdfast_message (key, name) where key is not null;
+  create index holdfast_message_expiry on holdfast_message (expires_at) where expires_at is not null;
+
+  create table holdfast_await ( -- jobs that wait for a signal under a key
+    key text not null,
+    name text not null,
+    seq integer not null,
+    primary key (key, name, seq)
+  ) strict, without rowid;
+  create index holdfast_await_job on holdfast_await (seq);
+
+  create table holdfast_child ( -- jobs that a job has started
+    seq integer primary key,
+    parent integer not null, -- the number of that job
+    parent_id text not null,
+    step text not null
+  ) strict;
+  `,
+    minClient: 8,
+  },
 ]
 
 /**

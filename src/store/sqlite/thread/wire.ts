@@ -7,7 +7,15 @@
 
 import type { NewJob } from '../../../job/record.ts'
 import type { Settlement } from '../../../job/transition.ts'
-import type { ClaimedJob, Enqueued, EnqueueRequest, ItemsRequest, SettleAnswer, SettleRequest } from '../../store.ts'
+import type {
+  ClaimedJob,
+  Enqueued,
+  EnqueueRequest,
+  ItemsRequest,
+  Journal,
+  SettleAnswer,
+  SettleRequest,
+} from '../../store.ts'
 import type { VerbName } from '../engine.ts'
 
 /** The length of the first column is the number of rows. In any other column, a list of one is the value that all rows share. */
@@ -88,6 +96,7 @@ const jobColumn = {
   labels: 14,
   madeByStore: 15,
   kv: 16,
+  parent: 17,
 } as const satisfies Record<keyof NewJob, number>
 
 const jobKeys = Object.keys(jobColumn) as (keyof NewJob)[]
@@ -137,13 +146,20 @@ function toNewJob(at: (column: number) => never): NewJob {
     labels: at(jobColumn.labels),
     madeByStore: at(jobColumn.madeByStore),
     kv: at(jobColumn.kv),
+    parent: at(jobColumn.parent),
   }
 }
 
 /** A settlement that is done without effects and annotations is sent as its result only. */
 function packSettles(requests: readonly SettleRequest[]): Columns {
   const rows = requests.map(({ id, fence, retryDelayMs, settlement }) => {
-    const isPlain = settlement.as === 'done' && settlement.effects === null && !settlement.annotations
+    const { journal, as } = settlement
+    const isPlain =
+      as === 'done' &&
+      settlement.effects === null &&
+      !settlement.annotations &&
+      !settlement.error &&
+      journal === undefined
     return { id, fence, retryDelayMs, what: isPlain ? settlement.result : settlement }
   })
   return pack(rows, settleKeys)
@@ -182,12 +198,14 @@ const claimedColumn = {
   cameBack: 12,
   batch: 13,
   labels: 14,
+  journal: 15,
 } as const satisfies Record<keyof ClaimedJob, number>
 
 const claimedKeys = Object.keys(claimedColumn) as (keyof ClaimedJob)[]
 
 function unpackClaimed(columns: Columns): ClaimedJob[] {
   return unpack(columns, (at) => ({
+    ...journalOf(at(claimedColumn.journal)),
     id: at(claimedColumn.id),
     queue: at(claimedColumn.queue),
     fence: at(claimedColumn.fence),
@@ -204,6 +222,10 @@ function unpackClaimed(columns: Columns): ClaimedJob[] {
     batch: at(claimedColumn.batch),
     labels: at(claimedColumn.labels),
   }))
+}
+
+function journalOf(journal: Journal | undefined): { readonly journal?: Journal } {
+  return journal === undefined ? {} : { journal }
 }
 
 function isAllCreated(answer: unknown): boolean {

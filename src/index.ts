@@ -35,6 +35,7 @@ export type {
 } from './events.ts'
 export type { Holdfast } from './holdfast.ts'
 export type { BatchState, Completion } from './job/batch.ts'
+export type { EndNotice } from './job/end-notice.ts'
 export type { PayloadCondition } from './job/filter.ts'
 export type { Costs, Ending, ErrorCause, IncludedPart, JobError, JobState, PartSizes } from './job/record.ts'
 export type { DeathNotice } from './job/transition.ts'

@@ -20,6 +20,11 @@ export interface BackoffOptions {
   readonly jitter?: number
 }
 
+/** The queue that gets notices. */
+export interface NoticeTarget {
+  readonly queue: string | { readonly name: string } | { readonly definition: AnyDefinition }
+}
+
 // biome-ignore lint/suspicious/noExplicitAny: the payload has any type unless given
 export interface BehaviourOptions<Payload = any> {
   /** How often a job may be claimed before a failure makes it dead. */
@@ -38,7 +43,12 @@ export interface BehaviourOptions<Payload = any> {
    */
   readonly retryable?: (error: unknown) => boolean
   /** Every death in this queue enqueues a `DeathNotice` in that one, in the same transaction. */
-  readonly onDead?: { readonly queue: string | { readonly name: string } | { readonly definition: AnyDefinition } }
+  readonly onDead?: NoticeTarget
+  /**
+   * Every end of a job in this queue (done, dead, cancelled, or deleted while it waits) enqueues an `EndNotice` in that one. It is
+   * stored in the same transaction.
+   */
+  readonly onEnd?: NoticeTarget
   /**
    * How many jobs may run at once, or start within a time, in all processes together: of the whole queue, of each limit key, or
    * (an array) one of each. If left out, the stored limits stay; `null` removes them.
@@ -129,6 +139,7 @@ const storedNames = [
   'priority',
   'retain',
   'onDead',
+  'onEnd',
   'limit',
   'labels',
 ] as const
@@ -185,29 +196,32 @@ function toSettings(
   { limit, keyLimit, key }: Limits,
 ): QueueSettings | null {
   if (storedNames.every((each) => options[each] === undefined)) return null
-  const { retain, onDead } = options
+  const { retain } = options
   if (retain !== undefined) checkOptions(retain, 'retain', ['done', 'dead'])
-  const target = onDead === undefined ? undefined : onDeadQueue(onDead)
-  if (target === name) {
-    throw new HoldfastError('INVALID_OPTION', `onDead of queue ${name} names the queue itself; name another queue.`, {
-      name,
-    })
-  }
+  const onDead = noticeQueue(name, 'onDead', options.onDead)
+  const onEnd = noticeQueue(name, 'onEnd', options.onEnd)
   return {
     name,
     ...behaviour,
     retainDoneMs: toMs(retain?.done ?? defaults.retainDoneMs, 'retain.done', { infinite: true }),
     retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
-    onDead: target ?? null,
+    onDead,
+    ...(onEnd !== null && { onEnd }),
     limits: options.limit === undefined ? null : { limit, keyLimit, key },
     ...checkLabelRules(options.labels),
   }
 }
 
-function onDeadQueue(onDead: NonNullable<BehaviourOptions['onDead']>): string {
-  checkOptions(onDead, 'onDead', ['queue'])
-  checkGiven(onDead, 'onDead of a queue', { queue: "'dead-letters'" })
-  const { queue } = onDead
-  if (typeof queue !== 'object' || queue === null) return checkQueueName(queue)
-  return checkQueueName('name' in queue ? queue.name : queue.definition?.name)
+function noticeQueue(name: string, option: 'onDead' | 'onEnd', target: NoticeTarget | undefined): string | null {
+  if (target === undefined) return null
+  checkOptions(target, option, ['queue'])
+  checkGiven(target, `${option} of a queue`, { queue: option === 'onDead' ? "'dead-letters'" : "'ends'" })
+  const { queue } = target
+  const named =
+    typeof queue !== 'object' || queue === null
+      ? checkQueueName(queue)
+      : checkQueueName('name' in queue ? queue.name : queue.definition?.name)
+  if (named !== name) return named
+  const message = `${option} of queue ${name} names the queue itself; name another queue.`
+  throw new HoldfastError('INVALID_OPTION', message, { name })
 }

@@ -11,6 +11,8 @@ import { callerTransactionTests } from './caller-transaction.ts'
 import { cancelTests } from './cancel.ts'
 import { cancelNotificationTests } from './cancel-notifications.ts'
 import { changeTests } from './change.ts'
+import { checkpointTests } from './checkpoint.ts'
+import { childTests } from './children.ts'
 import { claimTests } from './claim.ts'
 import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
@@ -27,6 +29,7 @@ import { deleteQueueTests } from './delete-queue.ts'
 import { doctorTests } from './doctor.ts'
 import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
+import { endTests } from './ends.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueKeysTests } from './enqueue-keys.ts'
 import { enqueueKvTests } from './enqueue-kv.ts'
@@ -67,6 +70,7 @@ import { scheduleTests } from './schedules.ts'
 import { schedulingTests } from './scheduling.ts'
 import { schemaAnswerTests } from './schema-answers.ts'
 import { settleTests } from './settle.ts'
+import { signalTests } from './signals.ts'
 import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
 import { waitingTests } from './waiting.ts'
@@ -128,6 +132,7 @@ export const topics: readonly Topic[] = [
     watchTests,
     doctorTests,
   ],
+  ...[checkpointTests, signalTests, childTests, endTests],
   ...[definitionTests, labelTests, eraseTests, schemaAnswerTests, otherRealmTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[

@@ -68,6 +68,14 @@ export function hasJournal(tx: SqliteTransaction, seq: number): boolean {
   return tx.hasJournals && tx.db.get('select 1 from holdfast_journal where seq = ?', seq) !== undefined
 }
 
+/** Whether a message waits for a key that the job awaits. */
+export function hasAwaitedMessage(tx: SqliteTransaction, seq: number): boolean {
+  if (!tx.hasMessages || !tx.hasJournals) return false
+  const select = `select 1 from holdfast_await a join holdfast_message m on m.key = a.key and m.name = a.name
+    where a.seq = ? and m.expires_at > ? limit 1`
+  return tx.db.get(select, seq, tx.now) !== undefined
+}
+
 /** The job has ended: it awaits nothing any more. Its journal stays with it. */
 export function endAwaits(tx: SqliteTransaction, seq: number): void {
   if (tx.hasJournals) tx.db.run('delete from holdfast_await where seq = ?', seq)

@@ -45,8 +45,8 @@ export interface BehaviourOptions<Payload = any> {
   /** Every death in this queue enqueues a `DeathNotice` in that one, in the same transaction. */
   readonly onDead?: NoticeTarget
   /**
-   * Every end of a job in this queue (done, dead, cancelled, or deleted while it waits) enqueues an `EndNotice` in that one. It is
-   * stored in the same transaction.
+   * Every end of a job in this queue (done, dead, cancelled, or deleted while it waits) enqueues an `EndNotice` in that one. It
+   * is stored in the same transaction.
    */
   readonly onEnd?: NoticeTarget
   /**

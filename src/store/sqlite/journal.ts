@@ -1,6 +1,6 @@
 // The journal of a job: its records, its partial result, its mailbox, and the keys whose signals it awaits. A job has a journal
-// if it has a row of `holdfast_journal`, which its first write or its first park makes. All rows are found by the job's number, and
-// are removed with the job.
+// if it has a row of `holdfast_journal`, which its first write or its first park makes. All rows are found by the job's number,
+// and are removed with the job.
 
 import { bounds } from '../../job/bounds.ts'
 import { byteLength } from '../../job/codec.ts'

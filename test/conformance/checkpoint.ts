@@ -17,10 +17,33 @@ import {
   records,
   settle,
 } from './journals.ts'
-import type { InWorld } from './world.ts'
+import { type InWorld, type StoreUnderTest, withSql } from './world.ts'
 
-export function checkpointTests(inWorld: InWorld): void {
+export function checkpointTests(inWorld: InWorld, { dialect }: StoreUnderTest): void {
   describe('checkpoints', () => {
+    if (dialect) {
+      test(
+        'the doctor finds parts of journals whose job is gone, and removes them',
+        withSql(inWorld)(async ({ holdfast, sql, store }) => {
+          const own = await store()
+          const run = await claimedRun(holdfast, own)
+          await checkpoint(own, run, { journal: records(record(1, 'a')) })
+          const found = async (options = {}) => {
+            const all = await holdfast.doctor(options)
+            return all
+              .filter(({ id }) => id === 'journals')
+              .map(({ severity, repaired, facts }) => [severity, repaired, facts])
+          }
+          assert.deepEqual(await found(), [['fine', undefined, {}]])
+          await sql.query(dialect.orphanedRecord.replaceAll('$schema', sql.schema))
+          assert.deepEqual(await found(), [['wrong', undefined, { jobs: 1 }]])
+          assert.deepEqual((await found({ fix: true }))[0], ['fine', true, { jobs: 1 }])
+          assert.deepEqual(await found(), [['fine', undefined, {}]])
+          assert.deepEqual(await namesOf(own, run.id), ['a'])
+        }),
+      )
+    }
+
     test(
       'a checkpoint writes records and effects, and the job stays leased',
       inWorld(async ({ holdfast, store }) => {

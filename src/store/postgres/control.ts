@@ -20,6 +20,7 @@ import type { Row } from './connection/call.ts'
 import { list, texts } from './connection/columns.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { awaitAllClaims, awaitClaims, changeQueue } from './define.ts'
+import { finishJobs, makeFirst } from './ends.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { whenLocksAreFree } from './lock-polls.ts'
 import { liveOrEnded, readReady } from './read.ts'
@@ -161,6 +162,8 @@ export interface LockedJob {
   readonly keyRef: string | null
   /** Null: it has none, or was claimed before. */
   readonly startBefore: number | null
+  /** It is a flow run that has begun. */
+  readonly hasJournal: boolean
 }
 
 /** The batch and the limit key to check when the job is gone: the limit key only if the job had a slot. */
@@ -194,6 +197,7 @@ function toLocked([
   keyRef,
   state,
   startBefore,
+  hasJournal,
 ]: Row): LockedJob {
   return {
     state: state as JobState,
@@ -207,6 +211,7 @@ function toLocked([
     batch: Number(batch),
     keyRef: keyRef ?? null,
     startBefore: startBefore == null ? null : Number(startBefore),
+    hasJournal: hasJournal === 't',
   }
 }
 
@@ -220,16 +225,17 @@ async function cancelOne(
   const record = async () => {
     if (by !== null) await recordByHand(tx, [id], { as: 'cancelled', by, at: tx.now })
   }
-  if (job.state === 'running') {
+  if (job.state === 'running' || job.hasJournal) {
     await record()
     const all = JSON.stringify([...decodeCancel(job.cancel), ...(effects ? [effects] : [])])
     await tx.query('update holdfast.job set cancel = $2 where id = $1', [id, all])
+    if (job.state === 'scheduled') writer.moved(await makeFirst(tx, [id])) // so that the run can end itself
     return { status: 'requested', enqueued: [] }
   }
   const end = async () => {
     await record()
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
-    await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+    writer.follow(await finishJobs(tx, ended))
     writer.touch(leaving(job))
     return { status: 'cancelled', enqueued: effects ? await writer.apply([effects]) : [] } as const
   }

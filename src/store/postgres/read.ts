@@ -2,6 +2,7 @@
 // place.
 
 import { bounds } from '../../job/bounds.ts'
+import type { Parent } from '../../job/journal.ts'
 import { decodeLabels } from '../../job/labels.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Attempt, EndState, IncludedPart, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
@@ -32,7 +33,7 @@ export const liveColumnsWith = (
   ${parts.includes('history') ? 'j.past' : 'null::text'}, ${liveState},
   null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at,
   p.value, p.message, p.at, j.limit_key, null::text,
-  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted), null::text, j.labels::text`
+  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted), null::text, j.labels::text, j.parent, j.has_journal`
 
 const liveColumns = liveColumnsWith(allParts)
 
@@ -61,7 +62,7 @@ export const endedColumnsWith = (
   ${parts.includes('history') ? 'e.past' : 'null::text'}, e.state,
   e.finished_at, ${parts.includes('result') ? 'e.result' : 'null::text'}, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
   null::float8, null::text, null::bigint, e.limit_key, e.annotations,
-  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted), e.error_group, e.labels::text`
+  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted), e.error_group, e.labels::text, e.parent, e.has_journal`
 
 const endedColumns = endedColumnsWith(allParts)
 
@@ -117,6 +118,8 @@ export function toRecord(row: Row): JobRecord {
     batch,
     errorGroup,
     labels,
+    parent,
+    hasJournal,
   ] = row.slice(19)
   const isRunning = state === 'running'
   const jobError = decodeError(error ?? null)
@@ -147,6 +150,8 @@ export function toRecord(row: Row): JobRecord {
     limitKey: limitKeyIn(keyRef),
     labels: decodeLabels(labels ?? null),
     batch: batch ?? null,
+    parent: toParent(parent ?? null),
+    hasJournal: hasJournal === 't',
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
     changes: decodeChanges(past ?? null),
   }
@@ -164,6 +169,11 @@ export function toRecord(row: Row): JobRecord {
   }
 }
 
+/** The id of the parent, a slash, the step. */
+export function toParent(parent: string | null): Parent | null {
+  return parent === null ? null : { id: parent.slice(0, 36), step: parent.slice(37) }
+}
+
 function numberOrNull(text: string | null | undefined): number | null {
   return text == null ? null : Number(text)
 }
@@ -179,7 +189,7 @@ function toJobsPage<M extends readonly (string | number)[]>({ entries, isCut }: 
   return { jobs: entries.map(({ record }) => record), next: isCut && last ? encodeCursor(last.mark) : null }
 }
 
-export const recordWidth = 32
+export const recordWidth = 34
 
 /** The columns of a record that may be long: payload, headers, cancel, past, result, error, annotations, labels. */
 export const longColumns = [12, 13, 14, 15, 18, 19, 29, 32] as const

@@ -4,6 +4,7 @@
 import type { Row } from '../connection/call.ts'
 import { list } from '../connection/columns.ts'
 import { revive } from '../control.ts'
+import { type Followed, finishJobs, nothingFollows } from '../ends.ts'
 import type { StoreContext } from '../enqueue.ts'
 
 /** How many items are changed in one transaction. */
@@ -28,12 +29,18 @@ interface WaitingItem {
   readonly keyRef: string | null
 }
 
+interface CancelStep {
+  readonly found: number
+  readonly mark: string | null
+  readonly followed: Followed
+}
+
 /** Answers how many items it has found. */
 async function cancelWaiting(context: StoreContext, no: number): Promise<number> {
   let found = 0
   for (let mark: string | null = null, more = true; more; more = mark !== null) {
     const keyRefs = new Set<string>()
-    const step: { readonly found: number; readonly mark: string | null } = await context.db.transact(async (tx) => {
+    const step: CancelStep = await context.db.transact(async (tx) => {
       const [row] = await tx.query('select * from holdfast.waiting_items($1, $2::jsonb, $3)', [no, mark, stepMax])
       const waiting = JSON.parse(row?.[0] ?? '[]') as WaitingItem[]
       await tx.readClock()
@@ -41,12 +48,12 @@ async function cancelWaiting(context: StoreContext, no: number): Promise<number>
         if (keyRef !== null && was === 'ready') keyRefs.add(keyRef)
         return { id, was, state: 'cancelled', attempts }
       })
-      if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
-      return { found: waiting.length, mark: row?.[1] ?? null }
+      const followed = ended.length > 0 ? await finishJobs(tx, ended) : nothingFollows
+      return { found: waiting.length, mark: row?.[1] ?? null, followed }
     })
     found += step.found
     mark = step.mark
-    await context.afterCommit({ keyRefs: [...keyRefs] })
+    await context.afterCommit({ keyRefs: [...keyRefs], ...step.followed })
   }
   return found
 }

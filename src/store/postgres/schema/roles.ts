@@ -39,7 +39,7 @@ const enqueueFunctions = [
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]
 const producerFunctions = [...enqueueFunctions, 'now_ms']
-const upkeepFunctions = ['make_partitions', 'drop_partition', 'labelled_partition', 'forget_labels']
+const upkeepFunctions = ['make_partitions', 'drop_partition', 'partition_to_clear', 'clear_partition']
 const readerFunctions = [
   ...['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'retention_class', 'retention_width'],
   ...[
@@ -53,6 +53,7 @@ const readerFunctions = [
     'last_run',
     'error_text',
   ],
+  ...['journals', 'messages'],
   ...['list_ready', 'list_scheduled', 'list_held', 'read_batches', 'batch_counts', 'low_batch', 'low_annotation'],
 ]
 

@@ -1,3 +1,4 @@
+import { endOf, isFollowed } from './ends.ts'
 import { uncountDeaths } from './error-groups.ts'
 
 /**
@@ -37,24 +38,26 @@ begin
   end if;
 end $holdfast$;
 
--- Deletes waiting jobs, whose rows and lanes are locked, with their offers, and frees their keys.
-create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns bigint
+-- Deletes waiting jobs, whose rows and lanes are locked, with their offers, and frees their keys. Answers what is to be delivered after
+-- the commit (\`follow_ends\`).
+create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns jsonb
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
-  v_deleted bigint;
   v_queues int[];
   v_seqs bigint[];
   v_dedup_keys text[];
   v_idempotency_keys text[];
   v_labels jsonb[];
   v_offers text[];
+  v_ends jsonb;
 begin
   with gone as (
     delete from holdfast.job j where j.id = any (p_ids) returning j.*
   ),
   known as materialized (
-    select g.*, l.queue, l.batch
+    select g.*, l.queue, l.batch, q.on_end is not null as is_noticed
       from gone g cross join lateral (select * from holdfast.lane where no = g.lane & ~1 offset 0) l
+     cross join lateral (select o.on_end from holdfast.queue o where o.no = l.queue offset 0) q
   ),
   late as (
     delete from holdfast.overdue o
@@ -84,13 +87,15 @@ begin
     select pg_current_xact_id(), p_now, k.queue, 'deleted', count(*), array_agg(k.id)
       from known k where holdfast.is_watched(p_now) group by k.queue
   )
-  select count(*), array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key), array_agg(k.labels),
-         array_agg(holdfast.offer_key(k.id, k.past)) filter (where k.past is not null)
-    into v_deleted, v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels, v_offers from known k;
+  select array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key), array_agg(k.labels),
+         array_agg(holdfast.offer_key(k.id, k.past)) filter (where k.past is not null),
+         jsonb_agg(${endOf('k', { queue: 'k.queue', state: `'deleted'`, attempts: 'k.attempts', payload: 'null', labels: 'null', kept: 'false' })})
+           filter (where k.is_noticed or ${isFollowed('k')})
+    into v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels, v_offers, v_ends from known k;
   perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
   perform holdfast.drop_labels(v_seqs, v_labels);
   perform holdfast.drop_offers(v_offers);
-  return v_deleted;
+  return holdfast.follow_ends(v_ends, p_now);
 end $holdfast$;
 
 -- Deletes rows of ended jobs with these ids and numbers, in the partitions that their retentions say, and answers them.
@@ -125,9 +130,11 @@ declare
   v_dedup_keys text[];
   v_idempotency_keys text[];
   v_labels jsonb[];
+  v_with_journal bigint[];
 begin
   with gone as materialized (
-    select e.id, e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group, e.labels
+    select e.id, e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group, e.labels,
+           e.has_journal or e.has_mail as has_rows
       from holdfast.take_ended(p_ids, p_seqs, p_classes, p_keep_untils) e
   ),
   deaths as (${uncountDeaths('gone')}
@@ -150,10 +157,11 @@ begin
       from gone g where holdfast.is_watched(p_now) group by g.queue
   )
   select count(*), array_agg(g.queue), array_agg(g.batch), array_agg(g.annotations), array_agg(g.seq), array_agg(g.dedup_key),
-         array_agg(g.idempotency_key), array_agg(g.labels)
-    into v_deleted, v_queues, v_batches, v_annotations, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels from gone g;
+         array_agg(g.idempotency_key), array_agg(g.labels), array_agg(g.seq) filter (where g.has_rows)
+    into v_deleted, v_queues, v_batches, v_annotations, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels, v_with_journal from gone g;
   perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
   perform holdfast.drop_labels(v_seqs, v_labels);
+  perform holdfast.drop_journals(v_with_journal);
   perform holdfast.count_annotations(v_batches, v_annotations, -1);
   return v_deleted;
 end $holdfast$;

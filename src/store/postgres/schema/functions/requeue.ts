@@ -189,11 +189,11 @@ begin
   ),
   begun as (
     insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-      dedup_key, dedup_scope, idempotency_key, past, limit_key, headers, payload, labels)
+      dedup_key, dedup_scope, idempotency_key, past, limit_key, headers, payload, labels, parent, parent_seq, has_journal, has_mail)
     select n.seq, case when n.next_key is null then n.number else holdfast.waiting_ord(n.priority, false, n.number) end,
            case when n.next_key is null then pg_current_xact_id() end, n.next_key is not null, n.batch_no is not null, p_now,
            n.created_at, n.id, l.no, n.max_attempts, n.timeout_ms, n.dedup_key, n.dedup_scope, n.idempotency_key, n.next_past,
-           n.next_key, n.headers, n.payload, n.labels
+           n.next_key, n.headers, n.payload, n.labels, n.parent, n.parent_seq, n.has_journal, n.has_mail
       from numbered n
      cross join lateral (
        select o.no from holdfast.lane o

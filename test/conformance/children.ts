@@ -76,6 +76,21 @@ export function childTests(inWorld: InWorld): void {
     }
 
     test(
+      'a child and its parked parent are deleted in one step',
+      inWorld(async ({ holdfast, store }) => {
+        const own = await store()
+        const run = await claimedRun(holdfast, own)
+        await park(own, run, { effects: child(run, 'score', { queue: 'children' }) })
+        assert.equal((await holdfast.deleteAll({ state: ['ready', 'scheduled'] })).changed, 2)
+        assert.deepEqual((await holdfast.jobs()).jobs, [])
+        for (const { name, scheduled, ready } of await holdfast.queues())
+          assert.deepEqual([name, scheduled, ready], [name, 0, 0])
+        await holdfast.queue('flow').enqueue(2)
+        assert.equal((await claimRuns(own)).length, 1)
+      }),
+    )
+
+    test(
       'children that are done together tell their parents, also if nothing of them is kept',
       inWorld(async ({ holdfast, store }) => {
         const own = await store()

@@ -151,7 +151,7 @@ export function isRetryable({ retryable }: AnyDefinition, error: unknown): boole
   }
 }
 
-function checkPolicy(retryable: unknown): ((error: unknown) => boolean) | null {
+export function checkPolicy(retryable: unknown): ((error: unknown) => boolean) | null {
   if (retryable === undefined) return null
   if (typeof retryable === 'function') return retryable as (error: unknown) => boolean
   throw new HoldfastError('INVALID_OPTION', `retryable is a function of the error; got ${show(retryable)}.`, {
@@ -159,7 +159,7 @@ function checkPolicy(retryable: unknown): ((error: unknown) => boolean) | null {
   })
 }
 
-function checkSchema(schema: StandardSchemaV1 | undefined, option: string): StandardSchemaV1 | null {
+export function checkSchema(schema: StandardSchemaV1 | undefined, option: string): StandardSchemaV1 | null {
   if (schema === undefined) return null
   if (typeof schema?.['~standard']?.validate === 'function') return schema
   throw new HoldfastError('INVALID_OPTION', `${option} must be a Standard Schema (zod, valibot, arktype, …).`, {
@@ -167,7 +167,7 @@ function checkSchema(schema: StandardSchemaV1 | undefined, option: string): Stan
   })
 }
 
-function toBackoff(options: BackoffOptions = {}): Backoff {
+export function toBackoff(options: BackoffOptions = {}): Backoff {
   checkOptions(options, 'backoff', ['base', 'factor', 'max', 'jitter'])
   const { baseMs, factor, maxMs, jitter } = defaults.backoff
   return {
@@ -187,12 +187,7 @@ function toSettings(
   if (storedNames.every((each) => options[each] === undefined)) return null
   const { retain, onDead } = options
   if (retain !== undefined) checkOptions(retain, 'retain', ['done', 'dead'])
-  const target = onDead === undefined ? undefined : onDeadQueue(onDead)
-  if (target === name) {
-    throw new HoldfastError('INVALID_OPTION', `onDead of queue ${name} names the queue itself; name another queue.`, {
-      name,
-    })
-  }
+  const target = noticeQueue(name, 'onDead', onDead)
   return {
     name,
     ...behaviour,
@@ -204,10 +199,20 @@ function toSettings(
   }
 }
 
-function onDeadQueue(onDead: NonNullable<BehaviourOptions['onDead']>): string {
-  checkOptions(onDead, 'onDead', ['queue'])
-  checkGiven(onDead, 'onDead of a queue', { queue: "'dead-letters'" })
-  const { queue } = onDead
-  if (typeof queue !== 'object' || queue === null) return checkQueueName(queue)
-  return checkQueueName('name' in queue ? queue.name : queue.definition?.name)
+/** The queue that gets notices; undefined: none. */
+export function noticeQueue(
+  name: string,
+  option: 'onDead' | 'onEnd',
+  given: BehaviourOptions['onDead'],
+): string | undefined {
+  if (given === undefined) return undefined
+  checkOptions(given, option, ['queue'])
+  checkGiven(given, `${option} of a queue`, { queue: option === 'onDead' ? "'dead-letters'" : "'ended'" })
+  const { queue } = given
+  const named =
+    typeof queue !== 'object' || queue === null ? queue : 'name' in queue ? queue.name : queue.definition?.name
+  const target = checkQueueName(named)
+  if (target !== name) return target
+  const message = `${option} of queue ${name} names the queue itself; name another queue.`
+  throw new HoldfastError('INVALID_OPTION', message, { name })
 }

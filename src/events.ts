@@ -64,6 +64,27 @@ export interface HoldfastEvents {
   'job.snoozed': RunFacts & { readonly runAt: Date | null }
   'job.released': RunFacts & { readonly reason: string }
   'job.cancelled': RunFacts
+  /**
+   * An attempt of a flow's step has ended. `retrying`: it has failed, and another will follow. `failed`: the step has failed for
+   * good.
+   */
+  'flow.step.ended': {
+    readonly id: string
+    readonly queue: string
+    readonly worker: string
+    readonly step: string
+    readonly state: 'done' | 'failed' | 'retrying'
+    readonly attempt: number
+    readonly durationMs: number
+    readonly error: JobError | null
+  }
+  /** A flow run waits, and holds no worker. `until` is null if it was woken meanwhile. */
+  'flow.parked': JobFacts & { readonly until: Date | null }
+  /** A worker of this process has ended a flow run. */
+  'flow.ended': JobFacts & {
+    readonly state: 'succeeded' | 'failed' | 'cancelled' | 'dead'
+    readonly error: JobError | null
+  }
   /** This worker no longer holds the job: its lease expired or was taken away. The outcome of the run is discarded. */
   'lease.lost': JobFacts & { readonly during: 'run' | 'settle' }
   /**

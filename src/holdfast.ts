@@ -17,6 +17,9 @@ import type { ByOption, DeadGroupsFilter, JobChanges, ResultOptions } from './cl
 import type { Watch, WatchFilter } from './client/watch.ts'
 import { HoldfastError, toError } from './errors.ts'
 import type { AnyListener, EventName, Listener } from './events.ts'
+import { type AnyFlow, type FlowDefinition, isFlow, type SignalIn, type SignalName } from './flow/definition.ts'
+import type { FollowOptions, SendOptions } from './flow/flows.ts'
+import type { FlowStatus } from './flow/status.ts'
 import { checkInboxName, checkJobId } from './job/names.ts'
 import type { IncludedPart, JobState } from './job/record.ts'
 import type { Kv } from './kv/kv.ts'
@@ -27,8 +30,10 @@ import { checkEventName, checkListener } from './observe/listeners.ts'
 import { type BehaviourOptions, defineQueue, type QueueDefinition } from './queue/definition.ts'
 import type { FollowUp } from './queue/effects.ts'
 import type { LimitOverrideOptions } from './queue/limit.ts'
+import type { EnqueueOptions } from './queue/prepare.ts'
 import { type ClaimOptions, Queue } from './queue/queue.ts'
 import { type OutOf, type QueueHandle, type QueueReference, type ResultOf, toDefinition } from './queue/reference.ts'
+import { show } from './runtime/duration.ts'
 import type { ScheduleInfo } from './schedule/info.ts'
 import type { ScheduleOptions } from './schedule/options.ts'
 import { notFound } from './store/refusals.ts'
@@ -85,6 +90,7 @@ export class Holdfast {
    * Runs jobs as they become ready, until it is stopped: `work(queue, handler)`, `work([[queue, handler], …])`, or `work('*',
    * handler)` for every queue of the store. A handler given as the URL of a module runs in threads.
    */
+  work(flow: AnyFlow, options?: WorkOptions): Worker
   work<const Queues extends readonly QueueReference[]>(pairs: Pairs<Queues>): Worker
   // The two signatures differ in how many arguments they take, so that a mistake is reported once, for the one that was meant.
   work<
@@ -94,6 +100,7 @@ export class Holdfast {
     const Queues extends readonly QueueReference[] = readonly [],
   >(queue: Q | Pairs<Queues>, handler: HandlerOrOptions<Payload, Result, Q>, options?: WorkOptions): Worker
   work(first: unknown, second?: unknown, third?: WorkOptions): Worker {
+    if (isFlow(first)) return this.#parts.startWorker(toFlowPlan(first, second, third))
     if (!Array.isArray(first)) return this.#parts.startWorker(toPlan([[first, second]], third))
     if (third === undefined) return this.#parts.startWorker(toPlan(first, second as WorkOptions | undefined))
     throw new HoldfastError('INVALID_OPTION', 'work takes pairs and options, or a queue, its handler and options.', {
@@ -109,6 +116,62 @@ export class Holdfast {
     options: ClaimOptions = {},
   ): Promise<LeaseOf<Queues[number]>[]> {
     return this.#parts.claim(queues, options) as Promise<LeaseOf<Queues[number]>[]>
+  }
+
+  // ── Flows ──
+
+  /** Starts a run of a flow: enqueues its job, with every option of an enqueue. */
+  start<In>(
+    // biome-ignore lint/suspicious/noExplicitAny: only the payload matters
+    flow: FlowDefinition<In, any, any, any, any, any>,
+    payload: In,
+    options: EnqueueOptions = {},
+  ): Promise<Enqueued> {
+    return new Queue(this.#parts.queueContext, checkFlow(flow)).enqueue(payload, options)
+  }
+
+  /**
+   * Sends a signal to a run that has not ended, or under a key to the run that waits for it. It is kept until the run takes it.
+   * MAILBOX_FULL if 100 signals of that name wait already.
+   */
+  signal<Signals, const Name extends SignalName<Signals>>(
+    // biome-ignore lint/suspicious/noExplicitAny: only the signals matter
+    flow: FlowDefinition<any, any, any, any, any, Signals>,
+    to: string | { readonly key: string },
+    name: Name,
+    value: SignalIn<Signals, Name>,
+    options: SendOptions = {},
+  ): Promise<void> {
+    return this.#parts.flows.signal(checkFlow(flow), to, name, value, options)
+  }
+
+  /** Removes signals that wait for a run: those of this name, or all. Answers how many. */
+  clearSignals(flow: AnyFlow, id: string, name?: string): Promise<number> {
+    return this.#parts.flows.clearSignals(checkFlow(flow), id, name)
+  }
+
+  /**
+   * The partial results of a run, each once; a slow reader gets the newest. It ends when the run has succeeded, and throws as
+   * `result` does if it has not.
+   */
+  follow<Partial>(
+    // biome-ignore lint/suspicious/noExplicitAny: only the partial result matters
+    flow: FlowDefinition<any, any, any, any, Partial, any>,
+    id: string,
+    options: FollowOptions = {},
+  ): AsyncGenerator<Partial, void, undefined> {
+    checkFlow(flow)
+    return this.#parts.flows.follow(id, options) as AsyncGenerator<Partial, void, undefined>
+  }
+
+  /** What is known of a run: its state, its partial result, and every step with what it waits for. */
+  status<ResultOut, Partial>(
+    // biome-ignore lint/suspicious/noExplicitAny: only the results matter
+    flow: FlowDefinition<any, any, any, ResultOut, Partial, any>,
+    id: string,
+  ): Promise<FlowStatus<ResultOut, Partial>> {
+    checkFlow(flow)
+    return this.#parts.flows.status(id) as Promise<FlowStatus<ResultOut, Partial>>
   }
 
   // ── Look at jobs ──
@@ -495,4 +558,17 @@ export class Holdfast {
   static {
     internalsOf = (holdfast) => holdfast.#parts
   }
+}
+
+function checkFlow(flow: unknown): AnyFlow {
+  if (isFlow(flow)) return flow
+  const message = `A flow is what defineFlow returned; got ${show(flow)}.`
+  throw new HoldfastError('INVALID_OPTION', message, { option: 'flow' })
+}
+
+/** A flow alone has its options second. */
+function toFlowPlan(flow: AnyFlow, options: unknown, more: unknown): Plan {
+  if (typeof options === 'function' || options instanceof URL || more !== undefined)
+    return toPlan([[flow, options, more]])
+  return toPlan([[flow]], options as WorkOptions | undefined)
 }

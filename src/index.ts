@@ -33,6 +33,24 @@ export type {
   Listener,
   RunFacts,
 } from './events.ts'
+export {
+  type AnyFlow,
+  type AnySignals,
+  defineFlow,
+  type FlowDefinition,
+  type FlowFunction,
+  type FlowOptions,
+  type FlowSchemaOptions,
+  type SignalIn,
+  type SignalName,
+  type SignalOut,
+  type SignalSchemas,
+} from './flow/definition.ts'
+export type { AwaitOptions, ChildOptions, Flow, PublishOptions, Step } from './flow/flow.ts'
+export type { FollowOptions, SendOptions } from './flow/flows.ts'
+export type { ChildStatus, FlowState, FlowStatus, StepState, StepStatus } from './flow/status.ts'
+export type { StepDefaults, StepOptions } from './flow/step-options.ts'
+export type { DoneOptions, EndOptions, EndWebhook, FlowVerdict } from './flow/verdict.ts'
 export type { Holdfast } from './holdfast.ts'
 export type { BatchState, Completion } from './job/batch.ts'
 export type { EndNotice } from './job/end-notice.ts'
@@ -41,7 +59,7 @@ export type { Costs, Ending, ErrorCause, IncludedPart, JobError, JobState, PartS
 export type { DeathNotice } from './job/transition.ts'
 export type { Kv, KvValue } from './kv/kv.ts'
 export type { AnnotationOptions } from './lease/annotations.ts'
-export type { Lease, LeasedJob, Settled } from './lease/lease.ts'
+export type { Checkpointed, Lease, LeasedJob, Settled } from './lease/lease.ts'
 export { Permanent } from './lease/permanent.ts'
 export { RetryLater } from './lease/retry-later.ts'
 export type { DoctorOptions } from './observe/doctor/doctor.ts'
@@ -118,6 +136,7 @@ export type { ClosedGateState, GateState, OpenGateState } from './worker/gate/ga
 export type { GateInfo } from './worker/gate/gates.ts'
 export type { Job } from './worker/job.ts'
 export type {
+  FlowAlone,
   Handler,
   HandlerModule,
   HandlerOf,

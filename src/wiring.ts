@@ -21,8 +21,9 @@ import { Results } from './client/results.ts'
 import { Stall } from './client/stall.ts'
 import { Waiters } from './client/waiters.ts'
 import { Watches } from './client/watch.ts'
-import { kvWeight, settleWeight, weightMax } from './client/weight.ts'
+import { checkpointWeight, kvWeight, settleWeight, weightMax } from './client/weight.ts'
 import { Events } from './events.ts'
+import { Flows } from './flow/flows.ts'
 import { checkOptions } from './job/names.ts'
 import type { KvWrite, NewJob } from './job/record.ts'
 import { effectsIn } from './job/settlement.ts'
@@ -47,6 +48,8 @@ import { Firing } from './schedule/firing.ts'
 import { ScheduleLoop } from './schedule/schedule-loop.ts'
 import { Schedules } from './schedule/schedules.ts'
 import type {
+  CheckpointAnswer,
+  CheckpointRequest,
   ItemsRequest,
   KvAnswer,
   ProgressAnswer,
@@ -65,6 +68,7 @@ import { Sweeper } from './sweep/sweeper.ts'
 import { Gates } from './worker/gate/gates.ts'
 import type { Plan } from './worker/options.ts'
 import {
+  type FlowTime,
   hurriedTimeoutMs,
   type MakeLoop,
   type StopOptions,
@@ -87,6 +91,7 @@ export interface HoldfastParts {
 export interface WorkerWays {
   readonly makeLoop: MakeLoop
   readonly random: () => number
+  readonly flowTime?: FlowTime
 }
 
 export class Wiring {
@@ -103,6 +108,7 @@ export class Wiring {
   readonly watches: Watches
   readonly batches: Batches
   readonly gates: Gates
+  readonly flows: Flows
   readonly schedules: Schedules
   readonly scheduleLoop: ScheduleLoop
   readonly firing: Firing
@@ -166,6 +172,7 @@ export class Wiring {
     this.bulk = new Bulk({ store: this.store, calls: this.calls, expectDue: (delayMs) => this.sweeper.expect(delayMs) })
     this.queues = new Queues(store, this.calls)
     this.gates = new Gates({ kv: this.#ownKv, events })
+    this.flows = new Flows({ store, calls: this.calls, timers })
     this.batchContext = this.#batchContext()
     this.batches = new Batches(this.batchContext)
 
@@ -194,7 +201,7 @@ export class Wiring {
 
   startWorker(plan: Plan, ways?: WorkerWays): Worker {
     if (this.#closing) throw closedError()
-    const worker = new Worker(this.#workerContext(ways?.random ?? this.#random), plan, ways?.makeLoop)
+    const worker = new Worker(this.#workerContext(ways), plan, ways?.makeLoop)
     this.#workers.add(worker)
     const forget = () => this.#workers.delete(worker)
     worker.finished.then(forget, forget)
@@ -310,6 +317,11 @@ export class Wiring {
       weigh: () => 1,
       weightMax,
     })
+    const checkpoints = new Group<CheckpointRequest, CheckpointAnswer>({
+      flush: (requests) => store.checkpoint(requests),
+      weigh: checkpointWeight,
+      weightMax,
+    })
     const leaseContext: LeaseContext = {
       capabilities: store.capabilities,
       define: (definition) => this.#enqueues.define(definition),
@@ -317,6 +329,13 @@ export class Wiring {
       renew: (request) => renews.add(request),
       progress: (request) => progress.add(request),
       settle: (request) => traceSettle(request, (traced) => this.#settle(traced)),
+      checkpoint: async (request) => {
+        const effects = traceEffects(request.effects)
+        const answer = await checkpoints.add({ ...request, effects })
+        if (effects && typeof answer === 'object' && 'enqueued' in answer)
+          emitEnqueued(this.events, effects.enqueue, answer.enqueued)
+        return answer
+      },
       random: this.#random,
     }
     return new ManualClaims({
@@ -375,8 +394,9 @@ export class Wiring {
     }
   }
 
-  #workerContext(random: () => number): WorkerContext {
+  #workerContext({ random = this.#random, flowTime }: Partial<WorkerWays> = {}): WorkerContext {
     return {
+      ...(flowTime && { flowTime }),
       ...{ store: this.store, events: this.events, timers: this.#timers, random },
       ...{ waiters: this.#waiters, sweeps: this.#sweeps, schedules: this.scheduleLoop },
       define: (definition) => this.#enqueues.define(definition),

@@ -127,6 +127,8 @@ export function resultOf(id: string, outcome: JobOutcome | null): unknown {
     throw new HoldfastError('JOB_NOT_FOUND', `There is no job ${id}: ${why}.`, { id })
   }
   const { state, attempts, error, result } = outcome
+  if (state === 'done' && error !== null)
+    throw new HoldfastError('FLOW_FAILED', `Run ${id} has failed: ${messageWithCauses(error)}`, { id, attempts, error })
   if (state === 'done') return result === null ? undefined : decodeJson(result)
   if (state === 'cancelled')
     throw new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, attempts, error })

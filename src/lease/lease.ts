@@ -18,6 +18,8 @@ import { validate } from '../queue/prepare.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 import type {
   Capabilities,
+  CheckpointAnswer,
+  CheckpointRequest,
   ClaimedJob,
   Enqueued,
   ProgressAnswer,
@@ -39,6 +41,7 @@ export interface LeaseContext {
   renew(request: RenewRequest): Promise<RenewAnswer>
   progress(request: ProgressRequest): Promise<ProgressAnswer>
   settle(request: SettleRequest): Promise<SettleAnswer>
+  checkpoint(request: CheckpointRequest): Promise<CheckpointAnswer>
   random(): number
 }
 
@@ -66,6 +69,14 @@ export interface Settled {
   readonly state: JobState
   /** When the job is due again, if it waits. */
   readonly runAt: Date | null
+  /** The follow-up jobs, in their order: each was created, or skipped as the duplicate of `id`. */
+  readonly enqueued: readonly Enqueued[]
+}
+
+/** The answer to a checkpoint. */
+export interface Checkpointed {
+  readonly expiresAt: Date
+  readonly cancelRequested: boolean
   /** The follow-up jobs, in their order: each was created, or skipped as the duplicate of `id`. */
   readonly enqueued: readonly Enqueued[]
 }
@@ -150,6 +161,26 @@ export class Lease<Payload = unknown, Result = unknown> {
       })
       if (answer === 'lost') throw this.#lost('report progress of')
       if (isRefused(answer)) throw toError(answer)
+    })
+  }
+
+  /**
+   * Writes these effects now, in one transaction, and keeps the lease. If less than two thirds of it are left, it is renewed. If
+   * an effect is refused, none is written: it rejects with the reason, and the job stays leased. Costs no attempt.
+   */
+  checkpoint<Item extends FollowUp>(effects: Effects<Item>): Promise<Checkpointed> {
+    return this.#context.run(async () => {
+      const { capabilities, define, checkpoint } = this.#context
+      const prepared = await prepareEffects(effects as Effects, capabilities, define)
+      const { id } = this.job
+      const request = { id, fence: this.fence, effects: prepared, journal: { records: [] }, startsOver: false }
+      const answer = await checkpoint({ ...request, leaseMs: this.#leaseMs })
+      if (answer === 'lost') throw this.#lost('checkpoint', 'write a checkpoint of')
+      if (isRefused(answer)) throw toError(answer)
+      if ('failed' in answer) throw toError(answer.failed)
+      this.#expiresAt = answer.expiresAt
+      this.#cancelRequested = answer.cancelRequested
+      return { expiresAt: this.expiresAt, cancelRequested: answer.cancelRequested, enqueued: answer.enqueued }
     })
   }
 

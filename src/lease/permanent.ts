@@ -34,6 +34,11 @@ export function preparedEffects(error: Permanent): EffectSet | null {
   return prepared.get(error) ?? null
 }
 
+/** Marks an error of ours that no later attempt can avoid. */
+export function markPermanent<E extends Error>(error: E): E {
+  return Object.defineProperty(error, mark, { value: true })
+}
+
 /** Any value can be thrown, also a proxy that throws when it is inspected. */
 export function isPermanent(error: unknown): error is Permanent {
   try {

@@ -99,6 +99,26 @@ export const wording: Wording = {
     level: 'info',
     say: (event) => ofJob(event, `${theJob(event)} was cancelled while it ran.`, 'cancelled jobs', {}),
   },
+  'flow.step.ended': {
+    level: 'debug',
+    say: ({ id, queue, worker, step, state, attempt, durationMs, error }) => {
+      const how = state === 'done' ? 'is done' : state === 'failed' ? 'has failed' : 'will be repeated'
+      const why = error === null ? '.' : `: ${saying(error)}`
+      const message = `Step ${step} of run ${id} of flow ${queue} ${how} after ${time(durationMs)}${why}`
+      const facts = { job: id, queue, worker, step, state, attempt, durationMs, error: error && errorFacts(error) }
+      return { message, facts, kind: `steps of flow ${queue}` }
+    },
+  },
+  'flow.parked': null, // `job.snoozed` says it
+  'flow.ended': {
+    level: 'info',
+    say: (event) => {
+      const { state, error } = event
+      if (state !== 'failed') return null // the end of the job says it
+      const why = error === null ? '.' : `: ${saying(error)}`
+      return ofJob(event, `Run ${event.id} of flow ${event.queue} has failed${why}`, 'failed runs', { state })
+    },
+  },
   'lease.lost': {
     level: 'info',
     say: (event) => {

@@ -162,7 +162,7 @@ export function isRetryable({ retryable }: AnyDefinition, error: unknown): boole
   }
 }
 
-function checkPolicy(retryable: unknown): ((error: unknown) => boolean) | null {
+export function checkPolicy(retryable: unknown): ((error: unknown) => boolean) | null {
   if (retryable === undefined) return null
   if (typeof retryable === 'function') return retryable as (error: unknown) => boolean
   throw new HoldfastError('INVALID_OPTION', `retryable is a function of the error; got ${show(retryable)}.`, {
@@ -170,7 +170,7 @@ function checkPolicy(retryable: unknown): ((error: unknown) => boolean) | null {
   })
 }
 
-function checkSchema(schema: StandardSchemaV1 | undefined, option: string): StandardSchemaV1 | null {
+export function checkSchema(schema: StandardSchemaV1 | undefined, option: string): StandardSchemaV1 | null {
   if (schema === undefined) return null
   if (typeof schema?.['~standard']?.validate === 'function') return schema
   throw new HoldfastError('INVALID_OPTION', `${option} must be a Standard Schema (zod, valibot, arktype, …).`, {
@@ -178,7 +178,7 @@ function checkSchema(schema: StandardSchemaV1 | undefined, option: string): Stan
   })
 }
 
-function toBackoff(options: BackoffOptions = {}): Backoff {
+export function toBackoff(options: BackoffOptions = {}): Backoff {
   checkOptions(options, 'backoff', ['base', 'factor', 'max', 'jitter'])
   const { baseMs, factor, maxMs, jitter } = defaults.backoff
   return {
@@ -212,6 +212,7 @@ function toSettings(
   }
 }
 
+/** The queue that gets notices; null: none. */
 function noticeQueue(name: string, option: 'onDead' | 'onEnd', target: NoticeTarget | undefined): string | null {
   if (target === undefined) return null
   checkOptions(target, option, ['queue'])

@@ -71,6 +71,14 @@ export async function prepareEffects(
   return set
 }
 
+/** For preparing effects in a thread. The worker checks again with the capabilities of its store. */
+export const anyStore: Capabilities = {
+  manyWriters: true,
+  callerTransaction: true,
+  sqlEffects: true,
+  survivesPowerLoss: true,
+}
+
 /** For effects that were prepared without knowledge of the store. */
 export function requireCapable(effects: EffectSet, capabilities: Capabilities): EffectSet {
   if (effects.sql.length > 0) requireSql(capabilities)

@@ -195,13 +195,13 @@ function hash(text: string): string {
 }
 
 /**
- * The schema's output, or INVALID_PAYLOAD with its issues. A promise only if the schema is asynchronous. What the schema answers
+ * The schema's output, or INVALID_PAYLOAD with its issues. `what` is `payload`, `result` or another word for the value. A promise only if the schema is asynchronous. What the schema answers
  * is not trusted: an answer that is neither a value nor issues is an error of the schema, as if it had thrown.
  */
 export function validate(
   schema: StandardSchemaV1,
   value: unknown,
-  what: SchemaUse,
+  what: string,
   queue: string,
 ): unknown | Promise<unknown> {
   const answer: unknown = schema['~standard'].validate(value)
@@ -209,9 +209,7 @@ export function validate(
   return new Promise((resolve) => resolve(answer)).then((late) => outputOf(late, what, queue))
 }
 
-type SchemaUse = 'payload' | 'result'
-
-function outputOf(answer: unknown, what: SchemaUse, queue: string): unknown {
+function outputOf(answer: unknown, what: string, queue: string): unknown {
   if (typeof answer !== 'object' || answer === null) throw noAnswer(answer, what, queue)
   const { issues } = answer as { readonly issues?: unknown }
   if (Array.isArray(issues)) throw unfit(issues.map(toIssue), what, queue)
@@ -220,7 +218,7 @@ function outputOf(answer: unknown, what: SchemaUse, queue: string): unknown {
 }
 
 /** By the Standard Schema a list of issues is a refusal, also if it is empty. */
-function unfit(issues: readonly Issue[], what: SchemaUse, queue: string): HoldfastError {
+function unfit(issues: readonly Issue[], what: string, queue: string): HoldfastError {
   const shown = issues.slice(0, 3).map(({ message, path }) => (path ? `${path}: ${message}` : message))
   const why = shown.length === 0 ? ', which names no issue' : `: ${shown.join('; ')}`
   const sentence = `The ${what} does not fit the schema of queue ${queue}${why}.`
@@ -244,7 +242,7 @@ function toPart(part: unknown): string {
   return String(typeof part === 'object' && part !== null ? (part as { key?: unknown }).key : part)
 }
 
-function noAnswer(answer: unknown, what: SchemaUse, queue: string): HoldfastError {
+function noAnswer(answer: unknown, what: string, queue: string): HoldfastError {
   const sentence = `The ${what} schema of queue ${queue} must answer { value } or { issues }; got ${show(answer)}.`
   return new HoldfastError('INVALID_OPTION', sentence, { option: what, queue })
 }

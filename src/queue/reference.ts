@@ -36,6 +36,10 @@ export type OutOf<Q> =
 export type ResultOf<Q> =
   DefinitionOf<Q> extends QueueDefinition<infer _In, infer _Out, infer Result, infer _ResultOut> ? Result : unknown
 
+/** The type of a result of this queue as it is read. */
+export type ResultOutOf<Q> =
+  DefinitionOf<Q> extends QueueDefinition<infer _In, infer _Out, infer _Result, infer ResultOut> ? ResultOut : unknown
+
 /** `Known` of a queue whose types are known; `Stated` if it is given by its name, for which the caller states the type. */
 export type Stated<Q, Stated, Known> = [QueueReference] extends [Q] ? Stated : Q extends string ? Stated : Known
 

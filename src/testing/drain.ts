@@ -18,6 +18,7 @@ import {
   toPlan,
   type WorkOptions,
 } from '../worker/options.ts'
+import type { FlowTime } from '../worker/worker.ts'
 import { DrainLoop, type DrainLoopOptions } from './drain-loop.ts'
 import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
 import type { VirtualClock } from './virtual-clock.ts'
@@ -76,7 +77,7 @@ export async function drain<const Queues extends readonly QueueReference[]>(
     )
   }
   await options.gate?.watch()
-  const runs = await runAll(holdfast, plan, { concurrency, runsMax, moreReady })
+  const runs = await runAll(holdfast, plan, { concurrency, runsMax, moreReady }, clock && timeOf(clock))
   if (runs.length >= runsMax) await refuseMore(holdfast, queues, runs)
   return { ...countOutcomes(runs), runs }
 }
@@ -101,12 +102,18 @@ export async function runOnce<Payload = unknown, Result = unknown, const Q exten
   throw new AssertionError({ message, stackStartFn: runOnce })
 }
 
+/** Every wait of a flow is given to the clock, however short it is. */
+function timeOf(clock: VirtualClock): FlowTime {
+  return { keptWaits: { sleepMs: 0, retryMs: 0 }, storeNow: () => clock.now() }
+}
+
 const runOptionNames: readonly (keyof RunOnceOptions)[] = ['lease', 'middleware', 'unwind', 'gate', 'threads']
 
 async function runAll(
   holdfast: Holdfast,
   plan: Plan,
   options: Omit<DrainLoopOptions, 'onClaimed'>,
+  flowTime?: FlowTime,
 ): Promise<RunRecord[]> {
   if (isDisabled('work')) {
     const message = 'HOLDFAST_DISABLE=work switches off the running of jobs; unset it for this test.'
@@ -119,6 +126,7 @@ async function runAll(
   const worker = internalsOf(holdfast).startWorker(recorded, {
     makeLoop: (context, halt) => new DrainLoop(context, halt, loopOptions),
     random: () => noJitter,
+    ...(flowTime && { flowTime }),
   })
   try {
     await worker.finished

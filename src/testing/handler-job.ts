@@ -76,6 +76,11 @@ export class HandlerJob<Payload = unknown, Result = unknown> extends Job<Payload
     return this.#context.extensions
   }
 
+  /** The effects of every `checkpoint`. */
+  get checkpoints(): readonly Effects[] {
+    return this.#context.checkpoints
+  }
+
   /** The costs that it has reported; null: none. */
   get costs(): Costs | null {
     return Job.costsIn(this as Job)
@@ -146,6 +151,7 @@ class RecordingContext implements JobContext {
   readonly logs: { message: string; facts: Readonly<Record<string, unknown>> }[] = []
   readonly reports: { value: number; message: string | null }[] = []
   readonly extensions: number[] = []
+  readonly checkpoints: Effects[] = []
   readonly #controller = new AbortController()
 
   constructor(claimed: ClaimedJob, timeoutMs: number) {
@@ -170,6 +176,10 @@ class RecordingContext implements JobContext {
 
   async extend(duration: Duration): Promise<void> {
     this.extensions.push(toMs(duration, 'extend', extendRule))
+  }
+
+  async checkpoint(effects: Effects): Promise<void> {
+    this.checkpoints.push(effects)
   }
 
   abort(code: AbortCode): void {

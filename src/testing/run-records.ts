@@ -6,7 +6,7 @@ import type { Holdfast } from '../holdfast.ts'
 import { decodeJson } from '../job/codec.ts'
 import type { JobError } from '../job/record.ts'
 import type { ClaimedJob } from '../store/store.ts'
-import { isFate } from '../worker/fate.ts'
+import { isFate, isFlowEnd } from '../worker/fate.ts'
 import type { Middleware } from '../worker/options.ts'
 
 /** `lost`: the lease was lost, so this run could not settle the job. */
@@ -101,6 +101,10 @@ export class RunRecords {
 }
 
 function resultOf(returned: unknown): unknown {
+  if (isFlowEnd(returned)) {
+    const { settlement } = returned
+    return settlement.as === 'done' && settlement.result !== null ? decodeJson(settlement.result) : null
+  }
   const result = isFate(returned) && returned.fate === 'outcome' ? returned.result : returned
   return result ?? null
 }

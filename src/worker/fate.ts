@@ -4,6 +4,7 @@
 import { defaults } from '../job/bounds.ts'
 import { encodeJson, kvRule } from '../job/codec.ts'
 import { checkInboxName, checkOptions, checkOutcome } from '../job/names.ts'
+import type { Settlement } from '../job/transition.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
 
 const fates = new WeakSet<object>()
@@ -84,6 +85,23 @@ export function offer(value: unknown, options: OfferOptions): Offer {
 
 export function closeGate(reason: string): CloseGate {
   return made({ fate: 'closeGate', reason: String(reason) })
+}
+
+/** What the handler of a flow returns: the settlement, with everything that the execution has written into it. */
+export interface FlowEnd {
+  readonly settlement: Settlement
+}
+
+const flowEnds = new WeakSet<object>()
+
+export function flowEnd(settlement: Settlement): FlowEnd {
+  const end = { settlement }
+  flowEnds.add(end)
+  return end
+}
+
+export function isFlowEnd(value: unknown): value is FlowEnd {
+  return typeof value === 'object' && value !== null && flowEnds.has(value)
 }
 
 /** Only values that were made here are fates: a result of the application may have the same shape. */

@@ -12,10 +12,11 @@
 // LATE. Renewals are late when more than two thirds of a run's lease have passed since its last renewal: one beat was missed,
 // and the lease ends after another third. `heartbeat.late` is emitted once, and health is not ok until a renewal was answered.
 
-import { HoldfastError, isRefused, toError } from '../errors.ts'
+import { isRefused, toError } from '../errors.ts'
 import type { Events } from '../events.ts'
 import type { Timers } from '../runtime/clock.ts'
 import type { LeaseRef, RenewAnswer, RenewRequest } from '../store/store.ts'
+import { jobCancelled, leaseLost } from './lease-errors.ts'
 import { isOutage, type Outage, requireAnswers } from './outage.ts'
 import type { Run } from './run.ts'
 
@@ -139,7 +140,7 @@ export class Heartbeat {
     if (askedAt + leaseMs <= run.leaseUntil) return // another extension gave it more meanwhile
     const [answer] = await this.#context.renew([{ id: run.claimed.id, fence: run.claimed.fence, leaseMs }])
     this.#apply(run, answer as RenewAnswer, askedAt, leaseMs)
-    if (answer === 'lost') throw lost(run)
+    if (answer === 'lost') throw leaseLost(run.claimed)
     if (isRefused(answer)) throw toError(answer)
   }
 
@@ -171,11 +172,11 @@ export class Heartbeat {
 
   #apply(run: Run, answer: RenewAnswer, askedAt: number, leaseMs: number): void {
     if (answer === 'lost')
-      run.abort('lost', lost(run)) // does nothing while the run settles: the settlement answers `lost` itself
+      run.abort('lost', leaseLost(run.claimed)) // does nothing while the run settles: the settlement answers `lost` itself
     else if (isRefused(answer)) return
     else {
       run.leaseUntil = askedAt + leaseMs
-      if (answer.cancelRequested) run.abort('cancelled', cancelled(run))
+      if (answer.cancelRequested) run.abort('cancelled', jobCancelled(run.claimed))
     }
   }
 
@@ -192,7 +193,7 @@ export class Heartbeat {
     try {
       const requested = await this.#context.cancelRequested(runs.map(({ claimed: { id, fence } }) => ({ id, fence })))
       runs.forEach((run, i) => {
-        if (requested[i]) run.abort('cancelled', cancelled(run))
+        if (requested[i]) run.abort('cancelled', jobCancelled(run.claimed))
       })
     } catch (error) {
       if (!isOutage(error)) this.#context.fail(error) // an outage is reported by the next renewal
@@ -202,13 +203,4 @@ export class Heartbeat {
 
 function lateAfter({ leaseUntil, leaseMs }: Run): number {
   return leaseUntil - leaseMs / 3
-}
-
-function lost({ claimed: { id, queue, attempt } }: Run): HoldfastError {
-  const message = `Job ${id} is no longer leased to this worker: the lease ran out and the job was rescued, or it was settled elsewhere.`
-  return new HoldfastError('LEASE_LOST', message, { id, queue, attempt })
-}
-
-function cancelled({ claimed: { id, queue } }: Run): HoldfastError {
-  return new HoldfastError('JOB_CANCELLED', `Job ${id} was cancelled.`, { id, queue })
 }

@@ -4,9 +4,10 @@ import type { DeliveryFacts } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
 import { decodeLabels, type Labels } from '../job/labels.ts'
 import { checkNumber, checkText } from '../job/names.ts'
-import type { Costs } from '../job/record.ts'
+import type { Costs, EffectSet } from '../job/record.ts'
 import { decodeExtras, type Extras } from '../job/stored.ts'
 import { CostSum } from '../lease/annotations.ts'
+import type { Effects, FollowUp } from '../queue/effects.ts'
 import type { Duration, DurationRule } from '../runtime/duration.ts'
 import type { ClaimedJob } from '../store/store.ts'
 import {
@@ -23,6 +24,7 @@ import {
   type Snooze,
   snooze,
 } from './fate.ts'
+import type { FlowHost } from './flow-host.ts'
 import { StagedEffects } from './staged-effects.ts'
 
 /** What a job needs of its run. */
@@ -34,6 +36,10 @@ export interface JobContext {
   log(message: string, facts: Readonly<Record<string, unknown>>): void
   extend(duration: Duration): Promise<void>
   delivered(facts: DeliveryFacts): void
+  /** `prepared`: effects that were prepared in a thread. */
+  checkpoint(effects: Effects, prepared?: EffectSet): Promise<void>
+  /** Where flows can be executed: only in the thread of the worker. */
+  flowHost?(): FlowHost
   /** The timeout does not run until `startClock`. */
   pauseClock?(): void
   /** The handler begins: its whole timeout counts from now. */
@@ -172,6 +178,14 @@ export class Job<Payload = unknown, Result = unknown> {
     return this.#context.extend(duration)
   }
 
+  /**
+   * Writes these effects now, in one transaction, and keeps the lease. If one of them is refused, none is written: it rejects
+   * with the reason, and the job goes on. It rejects with LEASE_LOST if the lease is lost. The attempt is not counted anew.
+   */
+  checkpoint<Item extends FollowUp>(effects: Effects<Item>): Promise<void> {
+    return this.#context.checkpoint(effects as Effects)
+  }
+
   /** Return this to put the job off. The run costs no attempt. */
   snooze(delay: Duration): Snooze {
     return snooze(delay)
@@ -223,6 +237,15 @@ export class Job<Payload = unknown, Result = unknown> {
 
   static startClock(job: Job): void {
     job.#context.startClock?.()
+  }
+
+  /** For effects that were prepared in a thread. */
+  static checkpoint(job: Job, prepared: EffectSet): Promise<void> {
+    return job.#context.checkpoint({}, prepared)
+  }
+
+  static flowHostOf(job: Job): FlowHost | null {
+    return job.#context.flowHost?.() ?? null
   }
 
   static isHeld(job: Job): boolean {

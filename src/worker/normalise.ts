@@ -15,7 +15,7 @@ import { type AnyDefinition, isRetryable } from '../queue/definition.ts'
 import { type Define, prepareEffects, requireCapable, together } from '../queue/effects.ts'
 import { validate } from '../queue/prepare.ts'
 import type { Capabilities, ClaimedJob } from '../store/store.ts'
-import { type Fate, isFate, type Offer } from './fate.ts'
+import { type Fate, isFate, isFlowEnd, type Offer } from './fate.ts'
 import { effectsOf, type StagedEffects } from './staged-effects.ts'
 import { ThreadCrashed } from './threads/thread-crashed.ts'
 
@@ -42,6 +42,7 @@ export type AbortKind = 'timeout' | 'cancelled' | 'lost' | 'shutdown'
 
 /** A promise only if a check or a preparation is asynchronous. */
 export function ofReturned(value: unknown, facts: SettlementFacts): Settlement | Promise<Settlement> {
+  if (isFlowEnd(value)) return value.settlement
   try {
     const settlement = isFate(value) ? ofFate(value, facts) : done(value, unlabelled, facts)
     if (!(settlement instanceof Promise)) return settlement

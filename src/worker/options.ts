@@ -3,6 +3,8 @@
 import { availableParallelism, hostname } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { HoldfastError } from '../errors.ts'
+import { type AnyFlow, isFlow } from '../flow/definition.ts'
+import { handlerOf } from '../flow/handler.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { checkBoolean, checkInteger, checkNumber, checkOptions, checkWorkerName } from '../job/names.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
@@ -70,11 +72,12 @@ export interface WorkOptions {
 }
 
 /** A queue with its handler. */
-export type Pair<Q = AnyDefinition> = readonly [
-  queue: Q,
-  handler: HandlerOf<Q> | HandlerModule,
-  options?: QueueWorkOptions,
-]
+export type Pair<Q = AnyDefinition> =
+  | readonly [queue: Q, handler: HandlerOf<Q> | HandlerModule, options?: QueueWorkOptions]
+  | FlowAlone<Q>
+
+/** A flow brings its function along. */
+export type FlowAlone<Q> = readonly [flow: Q & AnyFlow, options?: QueueWorkOptions]
 
 export type Pairs<Queues> = { readonly [I in keyof Queues]: Pair<Queues[I]> }
 
@@ -108,6 +111,8 @@ export interface Plan {
   /** The handler for every queue of the store; null if queues are named. */
   readonly all: Handler | null
   readonly queues: ReadonlyMap<string, ServedQueue>
+  /** Some of them are flows. */
+  readonly hasFlows: boolean
 }
 
 const optionNames: readonly (keyof WorkOptions)[] = [
@@ -139,12 +144,13 @@ export function toPlan(pairs: readonly (readonly unknown[])[], options: WorkOpti
     sweeps: checkBoolean(sweep, 'sweep'),
     all: isAll ? (checkHandler(first?.[1], { mayBeModule: false }) as Handler) : null,
     queues,
+    hasFlows: served.some(({ definition }) => isFlow(definition)),
   }
 }
 
 function toServed(pair: readonly unknown[], most: number, threadsOfAll: ThreadsOption | undefined): ServedQueue {
   if (!Array.isArray(pair)) throw invalid('queues', `A queue and its handler are a pair; got ${show(pair)}.`)
-  const [queue, handler, options = {}] = pair as [QueueReference, unknown, QueueWorkOptions?]
+  const [queue, handler, options = {}] = pairOf(pair)
   checkOptions(options, 'options of a queue', ['weight', 'concurrency', 'threads'])
   const { weight = 1, concurrency = most, threads = threadsOfAll } = options
   const checked = checkHandler(handler, { mayBeModule: true })
@@ -159,6 +165,17 @@ function toServed(pair: readonly unknown[], most: number, threadsOfAll: ThreadsO
     limit: typeof checked === 'function' ? limit : Math.min(limit, checkedThreads.count),
     threads: checkedThreads,
   }
+}
+
+/** A flow is its own handler: its pair has options in that place. */
+function pairOf(pair: readonly unknown[]): readonly [QueueReference, unknown, QueueWorkOptions | undefined] {
+  const [queue, second, third] = pair as [QueueReference, unknown, QueueWorkOptions?]
+  if (!isFlow(queue)) return [queue, second, third]
+  if (typeof second === 'function' || second instanceof URL || third !== undefined) {
+    const message = `Flow ${queue.name} has its function in its definition; leave out the handler.`
+    throw invalid('handler', message)
+  }
+  return [queue, handlerOf(queue), second as QueueWorkOptions | undefined]
 }
 
 function toThreads(threads: ThreadsOption = {}): ThreadOptions {

@@ -25,16 +25,30 @@
 import { HoldfastError, isRefused, type Refused, toError } from '../errors.ts'
 import type { DeliveryFacts, Events, RunFacts } from '../events.ts'
 import { causeChain, jobError } from '../job/error.ts'
-import type { Costs } from '../job/record.ts'
+import type { Message } from '../job/journal.ts'
+import type { Costs, EffectSet } from '../job/record.ts'
 import { effectsIn } from '../job/settlement.ts'
 import type { Settlement } from '../job/transition.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
-import type { Define } from '../queue/effects.ts'
+import { type Define, type Effects, prepareEffects, requireCapable } from '../queue/effects.ts'
 import { emitEnqueued } from '../queue/enqueued-event.ts'
 import { isUnreadable, readPayload, validate } from '../queue/prepare.ts'
 import { type Duration, span, toMs } from '../runtime/duration.ts'
-import type { Capabilities, ClaimedJob, SettleAnswer } from '../store/store.ts'
+import type {
+  Capabilities,
+  CheckpointAnswer,
+  CheckpointRequest,
+  ClaimedJob,
+  Journal,
+  JournalQuery,
+  MessagesQuery,
+  SettleAnswer,
+} from '../store/store.ts'
+import { CheckpointBuffer } from './checkpoint-buffer.ts'
+import type { CheckpointSource } from './checkpoints.ts'
+import type { FlowHost, FlowListener, KeptWaits } from './flow-host.ts'
 import { checkProgress, extendRule, Job, type JobContext } from './job.ts'
+import { jobCancelled, jobEnded, leaseLost } from './lease-errors.ts'
 import {
   type Abort,
   type AbortKind,
@@ -79,6 +93,15 @@ export interface RunContext {
   progress(run: Run, value: number, message: string | null): void
   renew(run: Run, leaseMs: number): Promise<void>
   settle(run: Run, settlement: Settlement, retryDelayMs: number): void
+  /** `takeCheckpoint` of the run is called soon. */
+  checkpoint(run: Run): void
+  messages(query: MessagesQuery): Promise<Message[]>
+  journal(query: JournalQuery): Promise<Journal | null>
+  after(ms: number, call: () => void): () => void
+  /** Which waits of a flow keep their lease. */
+  readonly keptWaits: KeptWaits
+  /** Null: the store's time is reckoned from the time of the claim. */
+  readonly storeNow: (() => number) | null
   /** The slot of this run is free. */
   left(run: Run): void
   /** The run is settled, or its lease is lost. */
@@ -91,11 +114,13 @@ export interface RunContext {
 /** The least time that middleware has after its handler was ended by force, and effects of a run that was too long. */
 const afterKillMs = 1_000
 
-export class Run implements JobContext, SettlementFacts {
-  readonly claimed: ClaimedJob
+export class Run implements JobContext, SettlementFacts, CheckpointSource, FlowHost {
+  /** Its attempt is 1 again after a checkpoint that started over. */
+  claimed: ClaimedJob
   readonly leaseMs: number
   readonly #context: RunContext
   readonly #service: Service
+  readonly #claimedAt: number
   #startedAt: number
   readonly #pass: GatePass | null
   state: 'running' | 'preparing' | 'settling' | 'ended' = 'running'
@@ -116,12 +141,18 @@ export class Run implements JobContext, SettlementFacts {
   #settlement: Settlement | null = null
   /** While effects of a run that was too long are prepared: what is settled if that takes too long as well. */
   #fallback: Settlement | null = null
+  #buffer: CheckpointBuffer | null = null
+  #isCheckpointAsked = false
+  #startsOver = false
+  /** The flow that this run executes. */
+  #flow: FlowListener | null = null
 
   constructor(context: RunContext, service: Service, claimed: ClaimedJob) {
     this.#context = context
     this.#service = service
     this.claimed = claimed
-    this.#startedAt = context.now()
+    this.#claimedAt = context.now()
+    this.#startedAt = this.#claimedAt
     this.#pass = context.passNow()
     this.leaseMs = claimed.expiresAt - claimed.startedAt
     this.leaseUntil = this.#startedAt + this.leaseMs
@@ -233,7 +264,7 @@ export class Run implements JobContext, SettlementFacts {
 
   async extend(duration: Duration): Promise<void> {
     const ms = toMs(duration, 'extend', extendRule)
-    if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? nothingToExtend(this.claimed.id)
+    if (this.state !== 'running' || this.#abort) throw this.#abort?.error ?? jobEnded(this.claimed, 'extend')
     const until = this.#context.now() + ms
     this.#extendedUntil = Math.max(this.#extendedUntil, until)
     this.#deadlineAt = Math.max(this.#deadlineAt, until)
@@ -258,6 +289,122 @@ export class Run implements JobContext, SettlementFacts {
 
   isHeld(): boolean {
     return this.state === 'running'
+  }
+
+  async checkpoint(given: Effects, inThread?: EffectSet): Promise<void> {
+    const effects = inThread
+      ? requireCapable(inThread, this.capabilities)
+      : await prepareEffects(given, this.capabilities, this.define)
+    if (this.state !== 'running') throw jobEnded(this.claimed, 'write')
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    this.buffer.add({ effects, isAwaited: true, committed: () => resolve(), refused: reject })
+    this.askCheckpoint()
+    return promise
+  }
+
+  flowHost(): FlowHost {
+    return this
+  }
+
+  // Checkpoints: CheckpointSource.
+
+  get buffer(): CheckpointBuffer {
+    this.#buffer ??= new CheckpointBuffer()
+    return this.#buffer
+  }
+
+  askCheckpoint(): void {
+    if (this.#isCheckpointAsked || this.buffer.isInFlight) return
+    this.#isCheckpointAsked = true
+    this.#context.checkpoint(this)
+  }
+
+  takeCheckpoint(): CheckpointRequest | null {
+    this.#isCheckpointAsked = false
+    if (this.state !== 'running') {
+      this.buffer.drop(jobEnded(this.claimed, 'write'))
+      return null
+    }
+    if (this.#flow?.endsInstead()) return null
+    const writes = this.buffer.take()
+    if (writes === null) return null
+    const { journal, effects, hasOutcome } = writes
+    this.#startsOver = hasOutcome && this.#flow?.hasStepInFlight === false
+    const { id, fence } = this.claimed
+    return { id, fence, effects, journal, startsOver: this.#startsOver, leaseMs: this.leaseMs }
+  }
+
+  checkpointAnswered(answer: CheckpointAnswer): void {
+    if (answer === 'lost') {
+      this.abort('lost', leaseLost(this.claimed))
+      this.buffer.drop(leaseLost(this.claimed))
+      this.#flow?.checkpointed()
+      return
+    }
+    const { jobs } = this.buffer
+    const isCommitted = this.buffer.answered(answer)
+    if (isCommitted && this.#startsOver && this.claimed.attempt > 1) this.claimed = { ...this.claimed, attempt: 1 }
+    if ('enqueued' in answer) {
+      emitEnqueued(this.#context.events, jobs, answer.enqueued)
+      if (answer.cancelRequested) this.abort('cancelled', jobCancelled(this.claimed))
+    }
+    if (!this.buffer.isEmpty) this.askCheckpoint()
+    this.#flow?.checkpointed()
+  }
+
+  checkpointGivenUp(error: Error): void {
+    this.buffer.drop(new HoldfastError('STORE_UNAVAILABLE', error.message, {}, { cause: error }))
+    this.#flow?.failed(error)
+  }
+
+  // For a flow: FlowHost.
+
+  get worker(): string {
+    return this.#context.worker
+  }
+
+  get events(): Events {
+    return this.#context.events
+  }
+
+  get keptWaits(): KeptWaits {
+    return this.#context.keptWaits
+  }
+
+  now(): number {
+    return this.#context.now()
+  }
+
+  /** Never later than the store's time, as long as its clock goes forward: the answer of a claim takes time. */
+  storeNow(): number {
+    const { storeNow, now } = this.#context
+    return Math.floor(storeNow?.() ?? this.claimed.startedAt + now() - this.#claimedAt)
+  }
+
+  after(ms: number, call: () => void): () => void {
+    return this.#context.after(ms, call)
+  }
+
+  messages(query: MessagesQuery): Promise<Message[]> {
+    return this.#context.messages(query)
+  }
+
+  journal(query: JournalQuery): Promise<Journal | null> {
+    return this.#context.journal(query)
+  }
+
+  attach(flow: FlowListener): void {
+    this.#flow = flow
+  }
+
+  pauseTimeout(): void {
+    if (this.state === 'running' && !this.#abort) this.#deadlineAt = Number.POSITIVE_INFINITY
+  }
+
+  restartTimeout(): void {
+    if (this.state !== 'running' || this.#abort) return
+    this.#deadlineAt = Math.max(this.#context.now() + this.timeoutMs, this.#extendedUntil)
+    this.#context.lookBy(this.#deadlineAt)
   }
 
   // For the settlement: SettlementFacts.
@@ -471,6 +618,7 @@ export class Run implements JobContext, SettlementFacts {
       durationMs: this.#endedAt - this.#startedAt,
     })
     emitSettled(this.#context.events, { facts, settlement, returned: this.#returned, state, runAt })
+    this.#flow?.settled(settlement, state, runAt)
   }
 
   /** An effect was refused. If the attempt had failed already, that error is the cause. */
@@ -494,10 +642,6 @@ function tookTooLong(id: string, timeoutMs: number, isPreparing: boolean): Holdf
   const said = `The attempt took longer than its timeout of ${span(timeoutMs)}`
   const where = ': its handler had ended, but a schema of its result or of a follow-up had not answered'
   return new HoldfastError('JOB_TIMEOUT', `${said}${isPreparing ? where : ''}.`, { id, timeoutMs })
-}
-
-function nothingToExtend(id: string): HoldfastError {
-  return new HoldfastError('LEASE_LOST', `Job ${id} has ended; there is nothing to extend.`, { id })
 }
 
 function noGate(reason: string): HoldfastError {

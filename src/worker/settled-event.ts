@@ -24,7 +24,7 @@ export interface SettledEvent {
 export function emitSettled(events: Events, { facts, settlement, returned, state, runAt }: SettledEvent): void {
   switch (state) {
     case 'done':
-      if (events.hasListener('job.done')) events.emit('job.done', { ...facts(), ...annotationsOf(returned) })
+      if (events.hasListener('job.done')) events.emit('job.done', { ...facts(), ...annotationsOf(settlement) })
       break
     case 'dead':
       events.emit('job.dead', { ...facts(), error: errorOf(settlement), ending: endingOf(settlement) })
@@ -51,9 +51,8 @@ function emitWaiting(
   else events.emit('job.released', { ...facts, reason: reasonOf(returned) })
 }
 
-function annotationsOf(returned: unknown): { readonly outcome: string | null; readonly warning: string | null } {
-  if (!isFate(returned) || returned.fate !== 'outcome') return { outcome: null, warning: null }
-  const { outcome, warning } = returned
+function annotationsOf(settlement: Settlement): { readonly outcome: string | null; readonly warning: string | null } {
+  const { outcome = null, warning = null } = (settlement.as === 'done' && settlement.annotations) || {}
   return { outcome, warning }
 }
 

@@ -27,7 +27,9 @@ import { isDisabled } from '../runtime/kill-switch.ts'
 import type { ScheduleLoop } from '../schedule/schedule-loop.ts'
 import type { ClaimedJob, ClaimRequest, SettleRequest, Store } from '../store/store.ts'
 import type { SweepLoop } from '../sweep/sweep-loop.ts'
+import { Checkpoints } from './checkpoints.ts'
 import { type ClaimLoopContext, claimLoopOf, type WorkerLoop } from './claim-loop.ts'
+import type { KeptWaits } from './flow-host.ts'
 import { GracePeriod } from './grace-period.ts'
 import { Heartbeat } from './heartbeat.ts'
 import type { Plan } from './options.ts'
@@ -61,7 +63,16 @@ export interface WorkerContext {
   /** Returns the function to leave. */
   onStalled(listener: StallListener): () => void
   random(): number
+  /** Set by tests: which waits of a flow keep their lease, and the store's time. */
+  readonly flowTime?: FlowTime
 }
+
+export interface FlowTime {
+  readonly keptWaits: KeptWaits
+  storeNow(): number
+}
+
+const keptWaits: KeptWaits = { sleepMs: 1_000, retryMs: 10_000 }
 
 export interface StopOptions {
   /** How long running jobs may take to finish; 30 s unless given. */
@@ -96,6 +107,7 @@ export class Worker {
   readonly #services: Services
   readonly #runs = new UnsettledRuns()
   readonly #settlements: Settlements
+  readonly #checkpoints: Checkpoints
   readonly #progress: ProgressBoard
   readonly #heartbeat: Heartbeat
   readonly #alarm: Alarm
@@ -122,6 +134,10 @@ export class Worker {
     this.#definitions = this.#toDefinitions()
     this.#services = this.#toServices()
     this.#settlements = this.#toSettlements()
+    this.#checkpoints = new Checkpoints({
+      ...{ timers, outage: this.#outage, over: this.#settlements.over },
+      checkpoint: (requests, token) => store.checkpoint(requests, token),
+    })
     this.#progress = new ProgressBoard(timers, (requests) => store.progress(requests))
     this.#alarm = new Alarm(timers, () => this.#look())
     this.#heartbeat = this.#toHeartbeat()
@@ -318,9 +334,10 @@ export class Worker {
 
   async #claim(request: ClaimRequest): Promise<ClaimedJob[]> {
     const { store, definitions } = this.#context
-    if (!this.#definitions.hasStored) return store.claim(request)
+    const asked: ClaimRequest = this.#plan.hasFlows ? { ...request, journals: true } : request
+    if (!this.#definitions.hasStored) return store.claim(asked)
     await this.#definitions.refresh()
-    const jobs = await store.claim({ ...request, leaseMs: this.#definitions.leaseMs })
+    const jobs = await store.claim({ ...asked, leaseMs: this.#definitions.leaseMs })
     if (this.#plan.all) await definitions.meet(jobs.map(({ queue }) => queue))
     return jobs
   }
@@ -470,7 +487,7 @@ export class Worker {
   }
 
   #toRunContext(): RunContext {
-    const { events, timers, store, random } = this.#context
+    const { events, timers, store, random, flowTime } = this.#context
     const unwindMs = () => (this.#isHurried ? 0 : this.#plan.unwindMs)
     return {
       worker: this.name,
@@ -487,6 +504,12 @@ export class Worker {
       progress: (run, value, message) => this.#progress.note(run, value, message),
       renew: (run, leaseMs) => this.#heartbeat.renew(run, leaseMs),
       settle: (run, settlement, retryDelayMs) => this.#settlements.add(run, settlement, retryDelayMs),
+      checkpoint: (run) => this.#checkpoints.add(run),
+      messages: (query) => this.#outage.survive(() => store.messages(query), this.#settlements.over),
+      journal: (query) => this.#outage.survive(() => store.journal(query), this.#settlements.over),
+      after: (ms, call) => timers.after(ms, call),
+      keptWaits: flowTime?.keptWaits ?? keptWaits,
+      storeNow: flowTime ? () => flowTime.storeNow() : null,
       left: (run) => this.#onLeft(run),
       ended: (run) => this.#onEnded(run),
       abandoned: (run) => this.#onAbandoned(run),

@@ -29,8 +29,8 @@ const claimed = Job.claimedOf(handlerJob('tasks', 1) as Job)
 const toThread: readonly ToThread[] = [
   { type: 'start', job: 1, claimed, timeoutMs: 1_000, payload: { a: 1 } },
   { type: 'abort', job: 1, error: { ...error, code: 'JOB_TIMEOUT', stack: 'at' } },
-  { type: 'extended', job: 1, call: 2, error: null },
-  { type: 'extended', job: 1, call: 2, error },
+  { type: 'answered', job: 1, call: 2, error: null },
+  { type: 'answered', job: 1, call: 2, error },
 ]
 const fromThread: readonly FromThread[] = [
   { type: 'began', job: 1 },
@@ -139,7 +139,7 @@ test('a thread ignores invalid messages on its own port, and runs the next job',
   const noise = [null, undefined, 'start', 7, [], {}, { type: 'start' }, { type: 'start', job: 9, claimed: {} }]
   const stray = [
     { type: 'abort', job: 8, error },
-    { type: 'extended', job: 8, call: 1, error: null },
+    { type: 'answered', job: 8, call: 1, error: null },
     { type: 'abort', job: 1, error: null },
   ]
   for (const message of [...noise, ...stray]) port1.postMessage(message)

@@ -36,7 +36,8 @@ export interface Start {
 export type ToThread =
   | Start
   | { readonly type: 'abort'; readonly job: number; readonly error: SentError }
-  | { readonly type: 'extended'; readonly job: number; readonly call: number; readonly error: SentError | null }
+  /** The answer to `extend` or `checkpoint`. */
+  | { readonly type: 'answered'; readonly job: number; readonly call: number; readonly error: SentError | null }
 
 export interface Returned {
   readonly type: 'returned'
@@ -91,6 +92,7 @@ export type FromThread =
     }
   | { readonly type: 'delivered'; readonly job: number; readonly facts: DeliveryFacts }
   | { readonly type: 'extend'; readonly job: number; readonly call: number; readonly ms: number }
+  | { readonly type: 'checkpoint'; readonly job: number; readonly call: number; readonly effects: EffectSet }
   | Returned
   | Threw
   /** An error of this job was not caught; the thread ends. */
@@ -225,7 +227,7 @@ const fates: Readonly<Record<string, Check>> = {
 const toThread: Readonly<Record<ToThread['type'], Check>> = {
   start: shape({ job: ordinal, claimed, timeoutMs: number }),
   abort: shape({ job: ordinal, error: sentError }),
-  extended: shape({ job: ordinal, call: ordinal, error: nullable(sentError) }),
+  answered: shape({ job: ordinal, call: ordinal, error: nullable(sentError) }),
 }
 
 const fromThread: Readonly<Record<FromThread['type'], Check>> = {
@@ -242,6 +244,7 @@ const fromThread: Readonly<Record<FromThread['type'], Check>> = {
     }),
   }),
   extend: shape({ job: ordinal, call: ordinal, ms: duration }),
+  checkpoint: shape({ job: ordinal, call: ordinal, effects: effectSet }),
   returned: shape({ job: ordinal, isFate: flag, effects: nullable(effectSet), ifDead, costs }),
   threw: shape({ job: ordinal, error: sentError, ifDead, costs }),
   crashed: shape({ job: ordinal, error: sentError }),

@@ -9,6 +9,7 @@
 
 import { HoldfastError } from '../../errors.ts'
 import type { DeliveryFacts } from '../../events.ts'
+import { anyStore, type Effects, prepareEffects } from '../../queue/effects.ts'
 import { type Duration, show, toMs } from '../../runtime/duration.ts'
 import type { ClaimedJob } from '../../store/store.ts'
 import { checkProgress, extendRule, type JobContext } from '../job.ts'
@@ -23,7 +24,8 @@ export class ThreadJob implements JobContext {
   readonly timeoutMs: number
   readonly #send: (message: FromThread) => void
   readonly #controller = new AbortController()
-  readonly #extensions = new Map<number, PromiseWithResolvers<void>>()
+  /** Calls that the worker has yet to answer. */
+  readonly #calls = new Map<number, PromiseWithResolvers<void>>()
   #lastCall = 0
   #hasEnded = false
   #hasHandlerEnded = false
@@ -109,22 +111,32 @@ export class ThreadJob implements JobContext {
     try {
       const ms = toMs(duration, 'extend', extendRule)
       if (this.#hasEnded) throw this.#lost()
-      this.#lastCall += 1
-      this.#send({ type: 'extend', job: this.no, call: this.#lastCall, ms })
+      return this.#call((call) => this.#send({ type: 'extend', job: this.no, call, ms }))
     } catch (error) {
       return Promise.reject(error)
     }
-    const extension = Promise.withResolvers<void>()
-    this.#extensions.set(this.#lastCall, extension)
-    return extension.promise
+  }
+
+  async checkpoint(given: Effects): Promise<void> {
+    const effects = await prepareEffects(given, anyStore)
+    if (this.#hasEnded) throw this.#lost()
+    if (effects) await this.#call((call) => this.#send({ type: 'checkpoint', job: this.no, call, effects }))
+  }
+
+  #call(send: (call: number) => void): Promise<void> {
+    this.#lastCall += 1
+    send(this.#lastCall)
+    const answer = Promise.withResolvers<void>()
+    this.#calls.set(this.#lastCall, answer)
+    return answer.promise
   }
 
   /** The worker has answered. */
-  extended(call: number, error: SentError | null): void {
-    const extension = this.#extensions.get(call)
-    this.#extensions.delete(call)
-    if (error) extension?.reject(toError(error))
-    else extension?.resolve()
+  answered(call: number, error: SentError | null): void {
+    const answer = this.#calls.get(call)
+    this.#calls.delete(call)
+    if (error) answer?.reject(toError(error))
+    else answer?.resolve()
   }
 
   abort(error: SentError): void {
@@ -132,23 +144,23 @@ export class ThreadJob implements JobContext {
   }
 
   /**
-   * The handler has ended. Extensions without an answer reject with LEASE_LOST; if the handler did not await them, that is no
+   * The handler has ended. Calls without an answer reject with LEASE_LOST; if the handler did not await them, that is no
    * uncaught error.
    */
   end(): void {
     this.#sendLinesLeftOut()
     this.#sendProgress()
     this.#hasEnded = true
-    for (const { promise, reject } of this.#extensions.values()) {
+    for (const { promise, reject } of this.#calls.values()) {
       promise.catch(() => undefined)
       reject(this.#lost())
     }
-    this.#extensions.clear()
+    this.#calls.clear()
   }
 
   #lost(): HoldfastError {
     const { id } = this.claimed
-    return new HoldfastError('LEASE_LOST', `Job ${id} has ended; there is nothing to extend.`, { id })
+    return new HoldfastError('LEASE_LOST', `Job ${id} has ended; there is nothing to extend or to write.`, { id })
   }
 }
 

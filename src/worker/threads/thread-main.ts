@@ -18,7 +18,7 @@ import { HoldfastError } from '../../errors.ts'
 import { jobError } from '../../job/error.ts'
 import { isPermanent } from '../../lease/permanent.ts'
 import { delayAskedBy } from '../../lease/retry-later.ts'
-import { prepareEffects } from '../../queue/effects.ts'
+import { anyStore, prepareEffects } from '../../queue/effects.ts'
 import { show } from '../../runtime/duration.ts'
 import { isFate } from '../fate.ts'
 import { Job } from '../job.ts'
@@ -39,8 +39,6 @@ import { ThreadJob } from './thread-job.ts'
 
 const { module, port, permit } = takeThreadData()
 const send: (message: FromThread) => void = port.postMessage.bind(port)
-/** The worker checks again with the capabilities of its store. */
-const anyStore = { manyWriters: true, callerTransaction: true, sqlEffects: true, survivesPowerLoss: true }
 
 const context = new AsyncLocalStorage<ThreadJob>()
 let current: ThreadJob | null = null
@@ -52,7 +50,7 @@ port.on('message', (received: unknown) => {
   else if (!message || message.job !== current?.no) return
   else if (message.type === 'abort')
     context.run(current, () => current?.abort(message.error)) // listeners of the signal run in the context of their job
-  else current.extended(message.call, message.error)
+  else current.answered(message.call, message.error)
 })
 
 process.on('uncaughtException', (error) => {

@@ -246,10 +246,10 @@ export class Thread {
         Job.delivered(job, message.facts)
         break
       case 'extend':
-        job.extend(message.ms).then(
-          () => this.#send({ type: 'extended', job: no, call: message.call, error: null }),
-          (error) => this.#send({ type: 'extended', job: no, call: message.call, error: toSent(error) }),
-        )
+        this.#answer(no, message.call, job.extend(message.ms))
+        break
+      case 'checkpoint':
+        this.#answer(no, message.call, Job.checkpoint(job, message.effects))
         break
       case 'crashed':
         this.#why = toThrown(message.error)
@@ -259,6 +259,13 @@ export class Thread {
         this.#handlerEnded(message)
         break
     }
+  }
+
+  #answer(no: number, call: number, answer: Promise<void>): void {
+    answer.then(
+      () => this.#send({ type: 'answered', job: no, call, error: null }),
+      (error) => this.#send({ type: 'answered', job: no, call, error: toSent(error) }),
+    )
   }
 
   /** An error here fails this job alone. */

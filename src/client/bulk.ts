@@ -223,9 +223,15 @@ function toBulkRequest(
   }
 }
 
-/** A condition that got lost on its way would change more jobs than the caller meant. */
+/** Conditions with parts that can be left out. */
+const rangeConditions = ['enqueued', 'started', 'ended', 'attempts'] as const
+
+/** A condition, or one bound of a range, that got lost on its way would change more jobs than the caller meant. */
 function checkNoneIsUndefined(verb: string, conditions: JobConditions): void {
-  const lost = Object.entries(conditions).find(([, value]) => value === undefined)?.[0]
+  const parts = rangeConditions.flatMap((condition) =>
+    Object.entries(conditions[condition] ?? {}).map(([part, value]) => [`${condition}.${part}`, value] as const),
+  )
+  const lost = [...Object.entries(conditions), ...parts].find(([, value]) => value === undefined)?.[0]
   if (lost === undefined) return
   const sentence = `${lost} is undefined, and ${verb} would change more jobs than with it. Give a value, or leave the condition out.`
   throw new HoldfastError('INVALID_OPTION', sentence, { option: lost })

@@ -943,8 +943,24 @@ function optionTests(inWorld: InWorld): void {
   test(
     'refuses a condition that is undefined: without it, more jobs would be changed',
     inWorld(async ({ holdfast }) => {
-      const lost = { queue: 'mail', labels: undefined } as unknown as JobConditions
-      await rejects(holdfast.deleteAll(lost, { dryRun: true }), 'INVALID_OPTION')
+      await holdfast.queue('mail').enqueue(1)
+      const t = new Date()
+      const lost: Readonly<Record<string, object>> = {
+        labels: { labels: undefined },
+        'ended.since': { ended: { since: undefined, before: t } },
+        'ended.before': { ended: { since: t, before: undefined } },
+        'started.since': { started: { since: undefined, before: t } },
+        'enqueued.before': { enqueued: { since: t, before: undefined } },
+        'attempts.min': { attempts: { min: undefined, max: 3 } },
+        'attempts.max': { attempts: { min: 0, max: undefined } },
+      }
+      for (const { run } of verbs) {
+        for (const [option, condition] of Object.entries(lost)) {
+          const filter = { queue: 'mail', ...condition } as JobConditions
+          await rejects(run(holdfast, filter, { options: {}, when: 0, priority: 1 }), 'INVALID_OPTION', { option })
+        }
+      }
+      assert.equal((await holdfast.stats('mail')).ready, 1)
     }),
   )
 

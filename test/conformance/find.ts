@@ -232,6 +232,15 @@ function conditionTests(inWorld: InWorld): void {
       )
       for (const labels of [{}, { 'no name': 'x' }, { customer: '' }, { customer: 1 }, null, [], 'customer'])
         await rejects(holdfast.jobs({ labels } as never), 'INVALID_OPTION')
+      for (const [label, value, is] of [
+        ['customer', undefined, 'undefined'],
+        ['order', 3, 'of type number'],
+        ['empty', '', 'empty'],
+      ] as const) {
+        const labels = { all: 'yes', [label]: value }
+        const { message } = await rejects(holdfast.jobs({ labels } as never), 'INVALID_OPTION', { label })
+        assert.match(message, new RegExp(`a value is 1 to 128 bytes .*; that of ${label} is ${is}\\.`))
+      }
     }),
   )
 

@@ -204,7 +204,7 @@ function toBulkRequest(
   checkNoneIsUndefined(verb, conditions)
   checkOptions(options, `${verb} options`, ['dryRun', 'onProgress', 'signal', 'after', 'by'])
   const { by, onProgress } = options
-  const dryRun = checkBoolean(options.dryRun ?? false, 'dryRun')
+  const dryRun = options.dryRun === undefined ? false : checkBoolean(options.dryRun, 'dryRun')
   if (onProgress !== undefined && typeof onProgress !== 'function') {
     throw new HoldfastError('INVALID_OPTION', 'onProgress must be a function.', { option: 'onProgress' })
   }

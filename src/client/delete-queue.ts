@@ -47,8 +47,8 @@ export async function deleteQueue(
 ): Promise<DeletedQueue> {
   checkOptions(options, 'delete options', ['dryRun', 'withJobs'])
   const queue = toQueueName(reference)
-  const dryRun = checkBoolean(options.dryRun ?? false, 'dryRun')
-  const withJobs = checkBoolean(options.withJobs ?? false, 'withJobs')
+  const dryRun = options.dryRun === undefined ? false : checkBoolean(options.dryRun, 'dryRun')
+  const withJobs = options.withJobs === undefined ? false : checkBoolean(options.withJobs, 'withJobs')
   const schedules = await schedulesOf(queue)
   const found = await store.deleteQueue({ queue, dryRun: true })
   const { keys, onDeadOf } = found

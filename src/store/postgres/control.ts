@@ -311,8 +311,8 @@ async function requeueOne(tx: PgTransaction, id: string, { by, ready, keyRefs }:
   const queue = ended[9] as string
   const [block] = blocked
   if (block?.reason === 'limitKeyUnknown') return keyRequired(tx, queue)
-  if (block?.reason === 'batchCancelled') return requeueCancelled(id, block.by)
-  if (block != null) return requeueBlocked(id, block.by)
+  if (block?.reason === 'batchCancelled') return requeueCancelled(id, state, block.by)
+  if (block != null) return requeueBlocked(id, state, block.by)
   ready.set(queue, (ready.get(queue) ?? 0) + 1)
   for (const keyRef of touched) keyRefs.add(keyRef)
   return { id }

@@ -279,9 +279,14 @@ async function requeueTogether(
   const keyRefs = new Set<string>()
   const answers = await context.db.transact(async (tx) => {
     await tx.query(lockBatchesOf, [list(ids)])
-    const answered: RequeueAnswer[] = []
-    for (const id of ids) answered.push(await requeueOne(tx, id, { by, ready, keyRefs }))
-    return answered
+    const answered = await requeueEach(tx, [...new Set(ids)], { by, ready, keyRefs })
+    const answers: RequeueAnswer[] = []
+    for (const [i, id] of ids.entries()) {
+      // A job that is named twice is live by now, or is refused again.
+      const known = ids.indexOf(id) === i ? answered : await requeueEach(tx, [id], { by, ready, keyRefs })
+      answers.push(known.get(id) ?? notFound(id))
+    }
+    return answers
   })
   context.announce(ready)
   await context.afterCommit({ keyRefs: [...keyRefs] })
@@ -298,7 +303,38 @@ interface Requeued {
   readonly keyRefs: Set<string>
 }
 
-async function requeueOne(tx: PgTransaction, id: string, { by, ready, keyRefs }: Requeued): Promise<RequeueAnswer> {
+/**
+ * Rows are locked in the order of their ids, then `revive` takes the dedup keys of all jobs in one order. So two calls with the
+ * same jobs, or with the same keys, cannot deadlock.
+ */
+async function requeueEach(
+  tx: PgTransaction,
+  ids: readonly string[],
+  { by, ready, keyRefs }: Requeued,
+): Promise<Map<string, RequeueAnswer>> {
+  const answers = new Map<string, RequeueAnswer>()
+  const rows = new Map<string, Row>()
+  for (const id of ids.toSorted()) {
+    const found = await lockEnded(tx, id)
+    if ('refused' in found) answers.set(id, found)
+    else rows.set(id, found)
+  }
+  const ended = ids.map((id) => rows.get(id)).filter((row) => row !== undefined)
+  if (ended.length === 0) return answers
+  const { blocked, keyRefs: touched } = await revive(tx, ended, by)
+  for (const [i, row] of ended.entries()) {
+    const id = row[0] as string
+    const queue = row[9] as string
+    const block = blocked[i] ?? null
+    answers.set(id, block === null ? { id } : await whyBlocked(tx, row, block))
+    if (block === null) ready.set(queue, (ready.get(queue) ?? 0) + 1)
+  }
+  for (const keyRef of touched) keyRefs.add(keyRef)
+  return answers
+}
+
+/** The row of the newest ended job with this id, locked. */
+async function lockEnded(tx: PgTransaction, id: string): Promise<Row | Refused> {
   const [ended] = await liveOrEnded<Pick<LockedJob, 'state'> | Row>(
     async () => (await tx.query(selectLiveState, [id])).map(([state]) => ({ state: state as JobState })),
     () =>
@@ -312,16 +348,15 @@ async function requeueOne(tx: PgTransaction, id: string, { by, ready, keyRefs }:
   if (!ended) return notFound(id)
   if ('state' in ended) return cannotRequeue(id, ended.state)
   const state = ended[14] as JobState
-  if (!endStates.includes(state)) return cannotRequeue(id, state)
-  const { blocked, keyRefs: touched } = await revive(tx, [ended], by)
-  const queue = ended[9] as string
-  const [block] = blocked
-  if (block?.reason === 'limitKeyUnknown') return keyRequired(tx, queue)
-  if (block?.reason === 'batchCancelled') return requeueCancelled(id, block.by)
-  if (block != null) return requeueBlocked(id, block.by)
-  ready.set(queue, (ready.get(queue) ?? 0) + 1)
-  for (const keyRef of touched) keyRefs.add(keyRef)
-  return { id }
+  return endStates.includes(state) ? ended : cannotRequeue(id, state)
+}
+
+async function whyBlocked(tx: PgTransaction, row: Row, { reason, by }: RequeueBlock): Promise<Refused> {
+  const id = row[0] as string
+  const state = row[14] as JobState
+  if (reason === 'limitKeyUnknown') return keyRequired(tx, row[9] as string)
+  if (reason === 'batchCancelled') return requeueCancelled(id, state, by)
+  return requeueBlocked(id, state, by)
 }
 
 const endStates: readonly JobState[] = ['dead', 'done', 'cancelled']

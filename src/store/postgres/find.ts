@@ -102,7 +102,8 @@ export function matchesOf<Entry>(
   return new Scan(db, { filter, after: null, limit: Number.MAX_SAFE_INTEGER }, reads).allOf(source)
 }
 
-const listed: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
+/** The order of lists in a listing, on every store. */
+const listed: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'dead', 'cancelled', 'done']
 const flow: readonly JobState[] = ['scheduled', 'held', 'ready', 'running', 'dead', 'cancelled', 'done']
 
 type Way = 'ids' | 'items' | 'labels' | 'lists'

@@ -1049,6 +1049,7 @@ function revive(p_jobs jsonb, p_now bigint, OUT blocked jsonb, OUT limit_keys js
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
+  set lock_timeout=20ms
   set search_path=pg_catalog, pg_temp;
 function set_limits(p_no integer) returns void plpgsql volatile;
 function set_pasts(p_ids uuid[], p_pasts text[]) returns void plpgsql volatile

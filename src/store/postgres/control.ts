@@ -255,6 +255,9 @@ export const selectLiveState = `select case when j.is_held then 'held' when j.re
 
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
+/** How long a call for one job waits for each lock with its connection. Then it waits without one (`lock-polls.ts`). */
+const lockMaxMs = 100
+
 export function requeue(context: StoreContext, ids: readonly string[], by: string | null): Promise<RequeueAnswer[]> {
   return orRefuseValues(
     ids,
@@ -271,12 +274,15 @@ async function requeueTogether(
 ): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
   const keyRefs = new Set<string>()
-  const answers = await context.db.transact(async (tx) => {
+  const together = async (tx: PgTransaction) => {
+    ready.clear()
+    keyRefs.clear()
     await tx.query(lockBatchesOf, [list(ids)])
     const answered: RequeueAnswer[] = []
     for (const id of ids) answered.push(await requeueOne(tx, id, { by, ready, keyRefs }))
     return answered
-  })
+  }
+  const answers = await context.polls.until(() => context.db.impatient(lockMaxMs).transact(together))
   context.announce(ready)
   await context.afterCommit({ keyRefs: [...keyRefs] })
   return answers

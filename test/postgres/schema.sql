@@ -1199,6 +1199,7 @@ function revive(p_jobs jsonb, p_now bigint, OUT blocked jsonb, OUT limit_keys js
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
+  set lock_timeout=20ms
   set search_path=pg_catalog, pg_temp;
 function send(p_signal jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off

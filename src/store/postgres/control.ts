@@ -261,6 +261,9 @@ export const selectLiveState = `select case when j.is_held then 'held' when j.re
 
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
+/** How long a call for one job waits for each lock with its connection. Then it waits without one (`lock-polls.ts`). */
+const lockMaxMs = 100
+
 export function requeue(context: StoreContext, ids: readonly string[], by: string | null): Promise<RequeueAnswer[]> {
   return orRefuseValues(
     ids,
@@ -277,7 +280,9 @@ async function requeueTogether(
 ): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
   const keyRefs = new Set<string>()
-  const answers = await context.db.transact(async (tx) => {
+  const together = async (tx: PgTransaction) => {
+    ready.clear()
+    keyRefs.clear()
     await tx.query(lockBatchesOf, [list(ids)])
     const answered = await requeueEach(tx, [...new Set(ids)], { by, ready, keyRefs })
     const answers: RequeueAnswer[] = []
@@ -287,7 +292,8 @@ async function requeueTogether(
       answers.push(known.get(id) ?? notFound(id))
     }
     return answers
-  })
+  }
+  const answers = await context.polls.until(() => context.db.impatient(lockMaxMs).transact(together))
   context.announce(ready)
   await context.afterCommit({ keyRefs: [...keyRefs] })
   return answers

@@ -122,6 +122,8 @@ export class Sweeps {
   #owed: Unreported | null = null
   /** The last batch number that this round has checked; null: the round is over. */
   #batchesFrom: number | null = null
+  /** By batch, the item after which the next sweep goes on with its retry. */
+  readonly #retriesFrom = new Map<number, string>()
 
   /** Whether notifications arrive. If they do not, ready jobs are polled for, and the caller claims as often as it did. */
   readonly #isListening: () => boolean
@@ -177,7 +179,9 @@ export class Sweeps {
     const delivered = (await orRefusal('deliver messages', deliver, refused)) ?? { woken: 0, tookAll: true }
     const { admitted, tookAll } = (await orRefusal('admit held jobs', admit, refused)) ?? { admitted: 0, tookAll: true }
     const pruneMax = Math.max(0, max - report.pruned)
-    const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
+    const batches = await sweepBatches(this.#context, {
+      ...{ max, pruneMax, from: this.#fromBatch(), retriesFrom: this.#retriesFrom },
+    })
     this.#batchesFrom = batches.next
     const { dropped, failed } = await this.#keepUp()
     batches.throwFailure()

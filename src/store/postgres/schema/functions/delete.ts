@@ -12,8 +12,20 @@ export function isEndedRef(row: string): string {
   return `${row}.retention_class = u.class and ${row}.keep_until = any (array[${keepUntil.join(', ')}]) and ${row}.id = u.id and ${row}.seq = u.seq`
 }
 
+// FREE KEYS. A transaction that deletes jobs has the locks of their lanes, or of their batch, so it must not wait for an open
+// transaction of an application. Such a transaction may have the row of a dedup key of these jobs: the time of the key is over,
+// and it has enqueued another job under that key, which updates the row. So rows that are locked are left (`skip locked`). No key
+// stays taken by that. Of the rows with a number of these jobs
+//
+// - those of scope `live` or `waiting` are never locked by others as long as the job is alive: only a key that is not taken
+//   changes hands (`is_taken`), and the jobs that are deleted were alive until now. Of ended jobs there are no such rows;
+// - those of scope `window` change hands only after their time. If the other transaction commits, the row has the number of its
+//   job. If it is undone, the row is over: it keeps no job out, and the next sweep prunes it.
+//
+// An idempotency key changes hands only if its job is gone, so its row is not locked by others.
+
 export const deleteJobs = `
--- Frees the keys that these jobs hold.
+-- Frees the keys that these jobs hold: see FREE KEYS.
 create function holdfast.free_keys(p_queues int[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
@@ -23,7 +35,7 @@ begin
      where d.ctid = any (array(
        select s.spot from unnest(p_queues, p_seqs, p_dedup_keys) u(queue, seq, key) cross join lateral (
          select e.ctid as spot from holdfast.dedup e
-          where e.queue = u.queue and e.key = u.key and e.seq = u.seq offset 0) s
+          where e.queue = u.queue and e.key = u.key and e.seq = u.seq for update skip locked) s
         where u.key is not null))
        and d.seq = any (p_seqs); -- another job may have taken the key meanwhile
   end if;

@@ -58,7 +58,7 @@ export function toConditions(options: Options): JobConditions {
 
 function toAttempts(text: string | undefined): JobConditions['attempts'] {
   if (text === undefined) return undefined
-  const [, min, dots, max] = /^(\d*)(\.\.)?(\d*)$/.exec(text) ?? []
+  const [, min, dots, max] = /^(\d{0,15})(?:(\.\.)(\d{0,15}))?$/.exec(text) ?? []
   if (dots === undefined && min) return Number(min)
   if (dots !== undefined && (min || max)) return { ...(min && { min: Number(min) }), ...(max && { max: Number(max) }) }
   throw new UsageError(`--attempts must be a number such as 3, or a range such as 3.., ..3 or 2..4; got "${text}".`)

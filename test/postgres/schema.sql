@@ -838,6 +838,13 @@ function list_ready(p_queue integer, p_priority integer, p_back integer, p_xid x
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function list_running(p_queue integer, p_seq bigint, p_max integer) returns TABLE(seq bigint, lane integer, xid xid8, ord bigint, token uuid, worker text, started_at bigint, expires_at bigint) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function list_scheduled(p_queue integer, p_run_at bigint, p_seq bigint, p_max integer) returns SETOF holdfast.job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off

@@ -301,23 +301,20 @@ interface List {
 
 const first = [-1, -1, -1, -1] as const
 
+/** The job at the place of a lease, looked up for each of them whatever the statistics say. */
+const joinPlace = `cross join lateral (
+    select * from holdfast.job k where k.lane = h.lane and k.ready_xid = h.xid and k.ord = h.ord offset 0) j`
+
 function jobsOfList({ queue: no, state, ended, group }: List, place: Place | null, max: number): Source {
   const [a = 0, b = 0, c = 0, d = 0] = place ?? first
   switch (state) {
     case 'running':
       return {
         ...{ kind: 'live', places: 1, values: [no, a, max] },
-        text: (columns) => `with holds as materialized (
-           select distinct on (s.lane, u.xid, u.ord) s.lane, u.xid, u.ord, s.token, s.worker, s.started_at, s.expires_at
-             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
-            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
-            order by s.lane, u.xid, u.ord, s.no desc
-         )
-         select ${columns}, j.seq
-           from holds h
-           join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
+        text: (columns) => `select ${columns}, j.seq
+           from holdfast.list_running($1, $2, $3) h ${joinPlace}
            join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinProgress}
-          where j.seq > $2 order by j.seq limit $3`,
+          order by j.seq`,
       }
     case 'ready':
       return {

@@ -53,7 +53,16 @@ const readerFunctions = [
     'last_run',
     'error_text',
   ],
-  ...['list_ready', 'list_scheduled', 'list_held', 'read_batches', 'batch_counts', 'low_batch', 'low_annotation'],
+  ...[
+    'list_running',
+    'list_ready',
+    'list_scheduled',
+    'list_held',
+    'read_batches',
+    'batch_counts',
+    'low_batch',
+    'low_annotation',
+  ],
 ]
 
 const ownersFunctions = [...enqueueFunctions, ...upkeepFunctions]

@@ -7,6 +7,8 @@ import type { Holdfast } from '../holdfast.ts'
 import { parseJson } from '../job/json.ts'
 import { checkOptions } from '../job/names.ts'
 import { Health, type HealthParts, storeHealth } from '../observe/health.ts'
+import { show } from '../runtime/duration.ts'
+import { parseTime } from '../runtime/time-text.ts'
 
 export interface HandlerOptions {
   /** Where the handler is mounted, such as `/holdfast`; the root unless given. */
@@ -76,7 +78,7 @@ const known = [
   ...['attemptsMin', 'attemptsMax', 'payloadPath', 'payloadEquals', 'label', 'limit'],
 ]
 
-/** Times are ISO texts or milliseconds; the value of a payload is JSON. What a parameter may be is checked by the client. */
+/** Times are ISO 8601 or milliseconds; the value of a payload is JSON. What a parameter may be is checked by the client. */
 function toFilter(query: URLSearchParams): JobsFilter {
   for (const name of query.keys()) {
     if (known.includes(name)) continue
@@ -106,9 +108,17 @@ function toLabel(text: string): [name: string, value: string] {
 }
 
 function timeOf(query: URLSearchParams, name: string, end: 'since' | 'before') {
-  const text = query.get(`${name}${end === 'since' ? 'Since' : 'Before'}`)
+  const option = `${name}${end === 'since' ? 'Since' : 'Before'}`
+  const text = query.get(option)
   if (text === null) return {}
-  return { [end]: /^\d+$/.test(text) ? Number(text) : new Date(text) }
+  const time = /^\d{1,16}$/.test(text) ? Number(text) : parseTime(text)
+  if (time !== undefined) return { [end]: time }
+  const accepts = 'a time such as 2030-01-31T09:00:00Z (UTC, unless a zone is given), a date such as 2030-01-31'
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `${option} must be ${accepts}, or whole milliseconds since 1970; got ${show(text)}. A + in a URL is written %2B.`,
+    { option, value: text },
+  )
 }
 
 function numberOf(query: URLSearchParams, name: string, option: string) {

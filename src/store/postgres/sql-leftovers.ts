@@ -63,7 +63,7 @@ export function leavesByText(text: string): Leaves {
   if (/^(call|do)$/.test(firstWord(text)) || /\b(temp|temporary|pg_temp)\b/i.test(text)) return 'anything'
   const set = text.match(/\bset_config\b/gi)?.length ?? 0
   if (set === 0) return 'nothing'
-  // A quote inside a string is doubled, which is two strings to this pattern: one way to read it. Two ways were tried in all mixes.
+  // A doubled quote inside a string is two strings to this pattern: one way to read it. Two ways were tried in all mixes.
   const local = text.match(/\bset_config\s*\((?:'[^']*'|[^()'])*,\s*true\s*\)/gi)?.length ?? 0
   return local === set ? 'local' : 'anything'
 }

@@ -815,6 +815,13 @@ function list_ended_items(p_batch integer, p_seq bigint, p_max integer) returns 
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function list_ended_of(p_queues integer[], p_states text[], p_finished_ats bigint[], p_seqs bigint[], p_since bigint, p_group text, p_max integer) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function list_group(p_queue integer, p_group text, p_finished_at bigint, p_seq bigint, p_since bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off

@@ -45,6 +45,7 @@ const readerFunctions = [
   ...[
     'list_ended',
     'list_group',
+    'list_ended_of',
     'ended_of',
     'newest_ended',
     'newest_of',

@@ -86,6 +86,8 @@ function toFilter(query: URLSearchParams): JobsFilter {
       option: name,
     })
   }
+  for (const name of new Set(query.keys()))
+    if (name !== 'label' && !(name in lists) && query.getAll(name).length > 1) throw givenTwice(name)
   const entries: [string, unknown][] = []
   for (const [name, option] of Object.entries(lists)) if (query.has(name)) entries.push([option, query.getAll(name)])
   for (const name of texts) if (query.has(name)) entries.push([name, query.get(name)])
@@ -95,10 +97,25 @@ function toFilter(query: URLSearchParams): JobsFilter {
   }
   const attempts = { ...numberOf(query, 'attemptsMin', 'min'), ...numberOf(query, 'attemptsMax', 'max') }
   if (Object.keys(attempts).length > 0) entries.push(['attempts', attempts])
-  if (query.has('label')) entries.push(['labels', Object.fromEntries(query.getAll('label').map(toLabel))])
+  if (query.has('label')) entries.push(['labels', labelsOf(query.getAll('label'))])
   if (query.has('payloadPath') || query.has('payloadEquals'))
     entries.push(['payload', { path: query.get('payloadPath'), equals: jsonOf(query.get('payloadEquals')) }])
   return { ...Object.fromEntries(entries), ...numberOf(query, 'limit', 'limit') }
+}
+
+function labelsOf(texts: readonly string[]): Readonly<Record<string, string>> {
+  const labels = texts.map(toLabel)
+  const names = labels.map(([name]) => name)
+  const twice = names.find((name, i) => names.indexOf(name) < i)
+  if (twice !== undefined) throw givenTwice(`label=${twice}`)
+  return Object.fromEntries(labels)
+}
+
+/** All conditions must hold, and one that is given twice would be dropped. */
+function givenTwice(name: string): HoldfastError {
+  const repeatable = [...Object.keys(lists), 'labels of different names'].join(', ')
+  const sentence = `${name} is given twice. A condition is given once; only ${repeatable} may be repeated.`
+  return new HoldfastError('INVALID_OPTION', sentence, { option: name })
 }
 
 /** name=value; without the sign the value is empty, which no label is. */

@@ -70,6 +70,14 @@ test('every condition of a filter is a parameter', async () => {
     'include=all',
     'label=a',
     'errorGroup=x',
+    ...[
+      'label=c%3Dx&label=c%3Dy',
+      'error=a&error=b',
+      'limit=1&limit=5',
+      'endedSince=1&endedSince=2',
+      'worker=w&worker=w',
+    ],
+    ...['attemptsMin=1&attemptsMin=2', 'payloadPath=a&payloadEquals=1&payloadEquals=2', `after=&after=${id}`],
   ])
     assert.equal((await world.get(`/api/jobs?${query}`)).status, 400, query)
   const { body: refused } = await world.get('/api/jobs?endedSince=yesterday%205')

@@ -64,6 +64,7 @@ const readerFunctions = [
     'low_batch',
     'low_annotation',
   ],
+  ...['newest_end', 'requeue_blocks', 'is_taken', 'find_key', 'limit_key_at', 'number_key', 'queue_rows'], // dry runs
 ]
 
 const ownersFunctions = [...enqueueFunctions, ...upkeepFunctions]

@@ -44,6 +44,8 @@ function conditionTests(inWorld: InWorld): void {
         queue === 'a' ? state === 'dead' || state === 'ready' : false,
       )
       await finds(holdfast, { queue: 'never' }, () => false)
+      await finds(holdfast, {}, () => true)
+      await finds(holdfast, { ended: { since: 0 } }, ({ finishedAt }) => finishedAt !== null)
       assert.equal(all.length, ids.length)
     }),
   )
@@ -707,11 +709,13 @@ function times({ createdAt, startedAt, finishedAt, worker, history }: Read) {
   }
 }
 
-/** Asserts that the filter finds these jobs and no others, each once, in pages of any size. */
+/** Asserts that the filter finds these jobs and no others, each once, and in pages of any size in the same order. */
 async function finds(holdfast: Holdfast, filter: JobsFilter, isWanted: (job: Read) => boolean): Promise<void> {
   const wanted = (await allJobs(holdfast)).filter(isWanted).map(({ id }) => id)
+  const whole = await idsOf(holdfast, { ...filter, limit: 1_000 })
   for (const limit of [1, 4, 1_000]) {
     const found = await idsOf(holdfast, { ...filter, limit })
+    assert.deepEqual(found, whole, `${JSON.stringify(filter)} in pages of ${limit}`)
     assert.deepEqual(found.toSorted(), wanted.toSorted(), `${JSON.stringify(filter)} in pages of ${limit}`)
   }
 }

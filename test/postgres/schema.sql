@@ -7,11 +7,11 @@ await_key (
 batch (
   no integer not null generated always as identity,
   id uuid not null,
-  name text not null,
-  key text collate "C",
+  name text not null without statistics,
+  key text collate "C" without statistics,
   concurrency integer,
   fail_share double precision,
-  on_complete text,
+  on_complete text without statistics,
   retain_ms bigint,
   created_at bigint not null,
   submitted bigint not null default 0,
@@ -20,19 +20,19 @@ batch (
   is_cancelled boolean not null default false,
   is_deleted boolean not null default false,
   paused_at bigint,
-  paused_by text,
+  paused_by text without statistics,
   paused_ms bigint not null default 0,
   started_at bigint,
   finished_at bigint,
   retry_until bigint,
-  reason text
+  reason text without statistics
 );
 batch_annotation (
   batch integer not null,
   xid xid8 not null,
   low xid8,
   kind text not null,
-  label text not null,
+  label text not null without statistics,
   amount double precision not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 batch_tally (
@@ -47,7 +47,7 @@ batch_tally (
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 batch_wait (
   batch integer not null,
-  limit_key text collate "C" not null,
+  limit_key text collate "C" not null without statistics,
   ord bigint not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 change (
@@ -77,7 +77,7 @@ dead_job (
 ) type;
 dedup (
   queue integer not null,
-  key text collate "C" not null,
+  key text collate "C" not null without statistics,
   seq bigint not null,
   id uuid not null,
   until bigint
@@ -107,18 +107,18 @@ ended (
   ending text,
   timeout_ms bigint,
   start_before bigint,
-  dedup_key text collate "C",
+  dedup_key text collate "C" without statistics,
   dedup_scope text,
-  idempotency_key text collate "C",
+  idempotency_key text collate "C" without statistics,
   batch integer,
-  cancel text,
-  past text,
-  limit_key text collate "C",
-  annotations text,
-  headers text,
-  payload text not null,
-  result text,
-  error text,
+  cancel text without statistics,
+  past text without statistics,
+  limit_key text collate "C" without statistics,
+  annotations text without statistics,
+  headers text without statistics,
+  payload text not null without statistics,
+  result text without statistics,
+  error text without statistics,
   error_group text collate "C",
   labels jsonb,
   parent text,
@@ -145,18 +145,18 @@ ended_rest (
   ending text,
   timeout_ms bigint,
   start_before bigint,
-  dedup_key text collate "C",
+  dedup_key text collate "C" without statistics,
   dedup_scope text,
-  idempotency_key text collate "C",
+  idempotency_key text collate "C" without statistics,
   batch integer,
-  cancel text,
-  past text,
-  limit_key text collate "C",
-  annotations text,
-  headers text,
-  payload text not null,
-  result text,
-  error text,
+  cancel text without statistics,
+  past text without statistics,
+  limit_key text collate "C" without statistics,
+  annotations text without statistics,
+  headers text without statistics,
+  payload text not null without statistics,
+  result text without statistics,
+  error text without statistics,
   error_group text collate "C",
   labels jsonb,
   parent text,
@@ -171,14 +171,14 @@ error_tally (
   is_sum boolean not null default false,
   dead bigint not null,
   last_died_at bigint,
-  name text,
-  code text,
-  message text
+  name text without statistics,
+  code text without statistics,
+  message text without statistics
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 flush (
   id uuid not null,
   at bigint not null,
-  answer text,
+  answer text without statistics,
   role text
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
 found_job (
@@ -197,10 +197,10 @@ grantee (
 );
 idempotency (
   queue integer not null,
-  key text collate "C" not null,
+  key text collate "C" not null without statistics,
   seq bigint not null,
   id uuid not null,
-  hash text not null
+  hash text not null without statistics
 );
 job (
   seq bigint not null,
@@ -215,15 +215,15 @@ job (
   free_releases smallint not null default 0,
   timeout_ms bigint,
   start_before bigint,
-  dedup_key text collate "C",
+  dedup_key text collate "C" without statistics,
   dedup_scope text,
-  idempotency_key text collate "C",
-  cancel text,
-  past text,
+  idempotency_key text collate "C" without statistics,
+  cancel text without statistics,
+  past text without statistics,
   woken boolean not null default false,
   is_held boolean not null default false,
   is_item boolean not null default false,
-  limit_key text collate "C",
+  limit_key text collate "C" without statistics,
   line_ord bigint,
   headers text,
   payload text not null,
@@ -241,8 +241,8 @@ journal (
   partial text
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 kv (
-  key text collate "C" not null,
-  value text not null,
+  key text collate "C" not null without statistics,
+  value text not null without statistics,
   version bigint not null,
   expires_at bigint
 );
@@ -302,7 +302,7 @@ leased_job (
   token uuid
 ) type;
 limit_event (
-  limit_key text collate "C" not null,
+  limit_key text collate "C" not null without statistics,
   xid xid8 not null,
   gone integer not null default 0,
   unused integer not null default 0,
@@ -312,17 +312,17 @@ limit_event (
 limit_event_list (
   no bigint not null,
   xid xid8 not null,
-  limit_keys text[] collate "C" not null,
+  limit_keys text[] collate "C" not null without statistics,
   gone integer[],
   ords bigint[]
 ) with toast_tuple_target=8160, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 limit_start (
-  limit_key text collate "C" not null,
+  limit_key text collate "C" not null without statistics,
   until bigint not null,
   jobs integer not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 limit_usage (
-  limit_key text collate "C" not null,
+  limit_key text collate "C" not null without statistics,
   no bigint not null generated always as identity,
   admitted integer not null,
   reserved integer not null,
@@ -367,7 +367,7 @@ progress (
   ord bigint not null,
   token uuid not null,
   value double precision not null,
-  message text,
+  message text without statistics,
   at bigint not null
 ) with fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 queue (
@@ -941,6 +941,13 @@ function list_ended_items(p_batch integer, p_seq bigint, p_max integer) returns 
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function list_ended_of(p_queues integer[], p_states text[], p_finished_ats bigint[], p_seqs bigint[], p_since bigint, p_group text, p_max integer) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function list_group(p_queue integer, p_group text, p_finished_at bigint, p_seq bigint, p_since bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -961,6 +968,13 @@ function list_ready(p_queue integer, p_priority integer, p_back integer, p_xid x
   set enable_bitmapscan=off
   set enable_sort=off
   set enable_incremental_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function list_running(p_queue integer, p_seq bigint, p_max integer) returns TABLE(seq bigint, lane integer, xid xid8, ord bigint, token uuid, worker text, started_at bigint, expires_at bigint) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;

@@ -45,6 +45,10 @@ export const joinLease = `left join lateral (
      order by s.no desc limit 1
   ) h on j.ready_xid is not null`
 
+/** The job `j` at the place of a lease, looked up for each of them whatever the statistics say. */
+export const joinPlace = `cross join lateral (
+    select * from holdfast.job k where k.lane = h.lane and k.ready_xid = h.xid and k.ord = h.ord offset 0) j`
+
 /** The progress that was reported under that lease. */
 export const joinProgress = `left join holdfast.progress p
     on p.lane = j.lane and p.xid = j.ready_xid and p.ord = j.ord and p.token = h.token`

@@ -52,7 +52,7 @@ import {
 import { isFileGone } from './connection/own-file.ts'
 import { cancel, pause, pauseAll, requeue } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
-import { deleteQueue } from './delete-queue.ts'
+import { deleteQueue, findQueueRows } from './delete-queue.ts'
 import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { readDeadGroups } from './error-groups.ts'
@@ -103,7 +103,7 @@ const read = {
     readMessages,
     readOutcomes,
     findJobs,
-    ...{ beginChange, findSeqs, judgeJobs },
+    ...{ beginChange, findSeqs, judgeJobs, findQueueRows },
     readBlockers,
     readStats,
     readDeadGroups,

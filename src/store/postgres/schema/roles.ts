@@ -45,6 +45,7 @@ const readerFunctions = [
   ...[
     'list_ended',
     'list_group',
+    'list_ended_of',
     'ended_of',
     'newest_ended',
     'newest_of',
@@ -54,7 +55,17 @@ const readerFunctions = [
     'error_text',
   ],
   ...['journals', 'messages'],
-  ...['list_ready', 'list_scheduled', 'list_held', 'read_batches', 'batch_counts', 'low_batch', 'low_annotation'],
+  ...[
+    'list_running',
+    'list_ready',
+    'list_scheduled',
+    'list_held',
+    'read_batches',
+    'batch_counts',
+    'low_batch',
+    'low_annotation',
+  ],
+  ...['newest_end', 'requeue_blocks', 'is_taken', 'find_key', 'limit_key_at', 'number_key', 'queue_rows'], // dry runs
 ]
 
 const ownersFunctions = [...enqueueFunctions, ...upkeepFunctions]

@@ -37,6 +37,7 @@ import { lanes } from './lanes.ts'
 import { lanesToClaim } from './lanes-to-claim.ts'
 import { limitEvents } from './limit-events.ts'
 import { limitKey } from './limit-key.ts'
+import { listRunning } from './list-running.ts'
 import { listWaiting } from './list-waiting.ts'
 import { lockFound } from './lock-found.ts'
 import { lockJobs } from './lock-jobs.ts'
@@ -130,4 +131,5 @@ export const functions: readonly string[] = [
   signal,
   deliver,
   ends,
+  listRunning,
 ]

@@ -31,6 +31,8 @@ create function holdfast.make_partitions(p_now bigint) returns int language plpg
 declare
   v_schema text := holdfast.quoted_schema();
   v_need record;
+  v_without text := coalesce((select string_agg(format(', alter column %I set statistics 0', a.attname), '' order by a.attnum)
+    from pg_attribute a where a.attrelid = 'holdfast.ended'::regclass and a.attnum > 0 and a.attstattarget = 0), ''); -- as ended has them
   v_made int := 0;
   v_refused int := 0;
   v_code text;
@@ -58,7 +60,7 @@ begin
     begin
       execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults including constraints)
         with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
-      execute format('alter table %s.ended_%s_%s replica identity full', v_schema, v_need.class, v_need.bucket);
+      execute format('alter table %s.ended_%s_%s replica identity full%s', v_schema, v_need.class, v_need.bucket, v_without);
       -- An insert has chosen its partition once it has locked the table. One that chose ended_rest would then be refused, with
       -- an error in the server's log. So inserts are waited for here.
       execute format('lock table %s.ended in share row exclusive mode', v_schema);

@@ -159,7 +159,9 @@ class FlowRun {
     return null
   }
 
-  #park(): Promise<void> {
+  /** A message may come between the look into the mailbox and the park. */
+  async #park(): Promise<void> {
+    await this.#work()
     return this.#settle({ as: 'snooze', delayMs: parkMs, effects: null, parks: true })
   }
 

@@ -200,9 +200,11 @@ export function toCall(move: Move, scene: Scene): Call {
       const to = toTarget(move.to, scene)
       const { name } = move
       return call({
-        ...{ name: 'clearSignals', request: { to, name }, ask: (store) => store.clearSignals(to, name) },
+        name: 'clearSignals',
+        request: { to, name },
+        ask: async (store) => ({ cleared: await store.clearSignals(to, name) }),
         expect: (model) => model.clearSignals(to, name),
-        agrees: ([least, most], cleared) => cleared >= least && cleared <= most,
+        agrees: ([least, most], { cleared }) => cleared >= least && cleared <= most,
       })
     }
     case 'settle': {
@@ -572,7 +574,7 @@ function kindsOf(answer: unknown): string[] {
   })
 }
 
-const sweepParts = ['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'changed', 'requested']
+const sweepParts = ['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'changed', 'requested', 'cleared']
 
 /** In small sweeps, the order in which limit keys are reviewed, delays corrected and rows pruned is the store's choice. */
 function needsLarge(model: Model, max: number): boolean {

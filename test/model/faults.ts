@@ -2,9 +2,11 @@
 // every one of them.
 
 import { type BatchRecord, type BatchSettings, completionJob } from '../../src/job/batch.ts'
+import type { EndNotice } from '../../src/job/end-notice.ts'
 import type { Limit, LimitSettings, NewJob } from '../../src/job/record.ts'
+import type { Settlement } from '../../src/job/transition.ts'
 import { newId } from '../../src/runtime/id.ts'
-import type { ClaimedJob, FinishedBatch, LeaseRef, Store } from '../../src/store/store.ts'
+import type { ClaimedJob, FinishedBatch, LeaseRef, SettleAnswer, SettleRequest, Store } from '../../src/store/store.ts'
 import { wholePage } from '../conformance/expect.ts'
 
 export type Break = (store: Store) => Partial<Store>
@@ -395,6 +397,97 @@ export const faults: Readonly<Record<string, Break>> = {
     },
   }),
 
+  'a checkpoint that ignores the fence': (store) => {
+    const { note, current } = rememberClaims()
+    return {
+      claim: async (request) => note(await store.claim(request)),
+      checkpoint: (requests, token) =>
+        store.checkpoint(
+          requests.map((request) => ({ ...request, ...current(request) })),
+          token,
+        ),
+    }
+  },
+
+  'a refused checkpoint that uses up its signals all the same': (store) => ({
+    checkpoint: async (requests, token) => {
+      const answers = await Promise.all(await store.checkpoint(requests, token))
+      for (const [i, request] of requests.entries()) {
+        const answer = answers[i]
+        if (typeof answer !== 'object' || !('failed' in answer)) continue
+        for (const no of request.journal.consume ?? [])
+          await store.checkpoint([{ ...request, ...onlyJournal, journal: { records: [], consume: [no] } }])
+      }
+      return answers
+    },
+  }),
+
+  'a park that forgets a wake-up': (store) => ({
+    settle: async (requests, token) => {
+      const answers = await Promise.all(await store.settle(requests, token))
+      return Promise.all(answers.map((answer, i) => parkedAgain(store, requests[i] as SettleRequest, answer)))
+    },
+  }),
+
+  'a checkpoint that always starts over': (store) => ({
+    checkpoint: (requests, token) =>
+      store.checkpoint(
+        requests.map((request) => ({ ...request, startsOver: true })),
+        token,
+      ),
+  }),
+
+  'a mailbox that misses the end of a child whose lease has expired': (store) => {
+    const expired = new Set<string>()
+    return {
+      sweep: async (request) => {
+        const report = await store.sweep(request)
+        for (const { id, state } of report.expired) if (state === 'dead') expired.add(id)
+        return report
+      },
+      messages: async (query) => (await store.messages(query)).filter(({ child }) => !expired.has(child ?? '')),
+    }
+  },
+
+  'a notice of an end that is made twice': (store) => ({
+    settle: async (requests, token) => {
+      const answers = await Promise.all(await store.settle(requests, token))
+      const [{ definition } = { definition: undefined }] = await store.definitions(['a'])
+      const onEnd = definition?.onEnd
+      if (onEnd === undefined) return answers
+      const { jobs } = await wholePage(store, { filter: { queues: [onEnd] } })
+      const ended = new Set(requests.filter((_, i) => isDone(answers[i])).map(({ id }) => id))
+      for (const { payload } of jobs) {
+        const notice = JSON.parse(payload) as Partial<EndNotice> | null
+        if (notice?.state === 'done' && ended.has(notice.id ?? ''))
+          await store.enqueue([{ jobs: [plainJob(onEnd, payload)] }])
+      }
+      return answers
+    },
+  }),
+
+  'a signal to a key that wakes no job': (store) => ({
+    settle: (requests, token) =>
+      store.settle(
+        requests.map(({ settlement, ...rest }) => ({ ...rest, settlement: withoutAwaits(settlement) })),
+        token,
+      ),
+  }),
+
+  'a requeue that loses the journal': (store) => {
+    const requeued = new Set<string>()
+    return {
+      requeue: async (ids, by) => {
+        for (const id of ids) requeued.add(id)
+        return store.requeue(ids, by)
+      },
+      claim: async (request) =>
+        (await store.claim(request)).map(({ journal, ...job }) =>
+          journal === undefined || requeued.has(job.id) ? job : { ...job, journal },
+        ),
+    }
+  },
+
   'a key-value entry that outlives its ttl': (store) => ({
     kvWrite: (writes) => store.kvWrite(writes.map((write) => ('ttlMs' in write ? { ...write, ttlMs: null } : write))),
   }),
@@ -446,6 +539,30 @@ function plainJob(queue: string, payload: string): NewJob {
     ...{ id: newId(), idGiven: false, queue, payload, headers: null, priority: 5, maxAttempts: 1, timeoutMs: null },
     ...{ delayMs: 0, runAt: null, startBefore: null, dedup: null, idempotency: null, limitKey: null },
   }
+}
+
+const onlyJournal = { effects: null, startsOver: false }
+
+const yearMs = 365 * 86_400_000
+
+/** A park that a message has ended at once waits all the same. */
+async function parkedAgain(store: Store, request: SettleRequest, answer: SettleAnswer): Promise<SettleAnswer> {
+  const { id, settlement } = request
+  const isPark = settlement.as === 'snooze' && settlement.parks === true
+  if (!isPark || typeof answer !== 'object' || !('enqueued' in answer) || answer.state !== 'ready') return answer
+  const runAt = (await store.time()) + yearMs
+  await store.alter([{ as: 'reschedule', id, runAt, by: null }])
+  return { ...answer, state: 'scheduled', runAt }
+}
+
+function isDone(answer: SettleAnswer | undefined): boolean {
+  return typeof answer === 'object' && 'state' in answer && answer.state === 'done'
+}
+
+function withoutAwaits(settlement: Settlement): Settlement {
+  if (settlement.journal?.awaits === undefined) return settlement
+  const { awaits, ...journal } = settlement.journal
+  return { ...settlement, journal: { ...journal, awaits: [] } }
 }
 
 function rememberClaims() {

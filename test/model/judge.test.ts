@@ -30,6 +30,13 @@ const kinds = [
   ...['done', 'dead', 'cancelled', 'ready', 'held', 'scheduled', 'lost', 'failed'].map((kind) => `settle: ${kind}`),
   ...['DUPLICATE_JOB_ID', 'IDEMPOTENCY_MISMATCH', 'INVALID_OPTION'].map((why) => `settle: ${why}`),
   ...['created', 'duplicate', 'replaced', 'notReplaced'].map((kind) => `settle: follow-up ${kind}`),
+  ...['SIGNAL_GONE', 'INVALID_STATE'].map((why) => `settle: ${why}`),
+  ...['lost', 'failed', 'cancelRequested', 'not cancelRequested', 'follow-up created'].map(
+    (kind) => `checkpoint: ${kind}`,
+  ),
+  ...['SIGNAL_GONE', 'INVALID_STATE', 'INVALID_OPTION', 'DUPLICATE_JOB_ID'].map((why) => `checkpoint: ${why}`),
+  ...['sent', 'JOB_NOT_FOUND', 'INVALID_STATE'].map((kind) => `signal: ${kind}`),
+  'clearSignals: cleared',
   ...['rescued', 'promoted', 'overdue', 'admitted', 'pruned', 'more', 'not more'].map((kind) => `sweep: ${kind}`),
   ...['cancelled', 'requested', 'INVALID_STATE', 'JOB_NOT_FOUND', 'DUPLICATE_JOB_ID'].map((kind) => `cancel: ${kind}`),
   ...['created', 'duplicate', 'replaced', 'notReplaced'].map((kind) => `cancel: follow-up ${kind}`),

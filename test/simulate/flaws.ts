@@ -32,6 +32,16 @@ export const flaws: Readonly<Record<string, readonly [promise: string, Flaw]>> =
     ofModel('a store that forgets the limit of a key'),
   ],
   'a pause that lets items start': ['a paused batch starts nothing', ofModel('a pause that lets items start')],
+  'a checkpoint that ignores the fence': [
+    'only the holder of a run writes its journal',
+    ofModel('a checkpoint that ignores the fence'),
+  ],
+  'a refused checkpoint that uses up its signals all the same': [
+    'every flow run ends',
+    ofModel('a refused checkpoint that uses up its signals all the same'),
+  ],
+  'a park that forgets a wake-up': ['every flow run ends', ofModel('a park that forgets a wake-up')],
+  'a signal that is stored twice': ['a message is used up once', { store: signalTwice }],
   'a completion that is enqueued twice': ['a round has one completion', ofModel('a completion that is enqueued twice')],
   'counts that forget the dead': ['a batch counts its items', ofModel('counts that forget the dead')],
   ...Object.fromEntries(
@@ -77,6 +87,15 @@ function unpaused(store: Store): Partial<Store> {
       const claimed = await store.claim(request)
       for (const queue of paused) await store.pause(queue, true)
       return claimed
+    },
+  }
+}
+
+function signalTwice(store: Store): Partial<Store> {
+  return {
+    signal: async (requests) => {
+      await store.signal(requests)
+      return store.signal(requests)
     },
   }
 }

@@ -8,6 +8,7 @@ import { pause, type Timers } from '../../src/runtime/clock.ts'
 import type { Job } from '../../src/worker/job.ts'
 import type { Random } from '../torture/random.ts'
 import { after, effectKey, reservedJob, work } from '../torture/world.ts'
+import { flowChildren } from './flows.ts'
 import { guardedNames } from './guarded.ts'
 import type { Running } from './lease-checker.ts'
 import { leaseMs, timeoutMs, unwindMs } from './plan.ts'
@@ -51,7 +52,8 @@ export async function handle(scene: HandlerScene, job: Job): Promise<unknown> {
   if (scene.isPoison(job)) scene.die()
   try {
     if (!scene.isCalm() && job.queue === work.name) return await endByFate(scene, job, run)
-    if (!scene.isCalm() && guardedNames.has(job.queue)) return await endGuarded(scene, job)
+    if (!scene.isCalm() && (guardedNames.has(job.queue) || job.queue === flowChildren.name))
+      return await endGuarded(scene, job)
     return await pause(timers, random.between(0, 5))
   } finally {
     run.endedAt = timers.now()

@@ -7,6 +7,8 @@ import type { BatchRecord } from '../../src/job/batch.ts'
 import type {
   CancelAnswer,
   CancelRequest,
+  CheckpointAnswer,
+  CheckpointRequest,
   ClaimedJob,
   ClaimRequest,
   RenewAnswer,
@@ -81,6 +83,8 @@ export class LeaseChecker implements Observer {
     if (verb === 'claim') this.#claimed(caller as Watched, requests as ClaimRequest, answer as ClaimedJob[])
     else if (verb === 'renew') this.#renewed(requests as RenewRequest[], answer as RenewAnswer[])
     else if (verb === 'settle') this.#settled(caller, requests as SettleRequest[], answer as SettleAnswer[])
+    else if (verb === 'checkpoint')
+      this.#checkpointed(caller, requests as CheckpointRequest[], answer as CheckpointAnswer[])
     else if (verb === 'sweep') this.#swept(answer as SweepReport)
     else if (verb === 'cancel') this.#cancelled(requests as CancelRequest[], answer as CancelAnswer[])
     else if (verb === 'controlBatch') this.#controlled(answer as BatchRecord | Refused)
@@ -177,6 +181,22 @@ export class LeaseChecker implements Observer {
       if (!hold) this.#accuse('only the holder of a job settles it', `${caller.name} settled ${id} as ${settlement.as}`)
       this.#holds.delete(id)
       this.#unreported.set(id, (this.#unreported.get(id) ?? 0) + 1)
+    })
+  }
+
+  #checkpointed(caller: Caller, requests: readonly CheckpointRequest[], answers: readonly CheckpointAnswer[]): void {
+    requests.forEach(({ id, fence }, i) => {
+      const answer = answers[i] as CheckpointAnswer
+      if (isRefused(answer)) return
+      const hold = this.#current(id, fence)
+      if ((answer === 'lost') === (hold !== null)) {
+        const what = answer === 'lost' ? 'gets the answer lost' : 'writes'
+        this.#accuse('only the holder of a run writes its journal', `${caller.name} ${what} a checkpoint of ${id}`)
+      }
+      if (hold && answer !== 'lost' && 'expiresAt' in answer) {
+        hold.grantedAt = this.#timeline.now
+        hold.expiresAt = answer.expiresAt
+      }
     })
   }
 

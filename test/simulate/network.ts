@@ -5,8 +5,8 @@
 // The store keeps its contract all the same: a settlement that is repeated under its token gets the same answer as the first
 // time, and wake-ups are hints that may be lost.
 
-import { HoldfastError, refuse } from '../../src/errors.ts'
-import type { ClaimRequest, Store, Subscriber } from '../../src/store/store.ts'
+import { HoldfastError, isHoldfastError, refuse } from '../../src/errors.ts'
+import type { ClaimRequest, SignalRequest, Store, Subscriber } from '../../src/store/store.ts'
 import { Random } from '../torture/random.ts'
 import type { Fault, Plan } from './plan.ts'
 import type { Actor, Timeline } from './timeline.ts'
@@ -18,13 +18,14 @@ export const verbs = [
   ...(['job', 'outcomes', 'find', 'count', 'stats', 'kvGet', 'kvWrite', 'kvScan', 'advance', 'time'] as const),
   ...(['definitions', 'overrideLimit'] as const),
   ...(['watch', 'changes', 'examine', 'openBatch', 'addItems', 'controlBatch', 'batch', 'batches', 'items'] as const),
+  ...(['checkpoint', 'signal', 'clearSignals', 'journal', 'messages'] as const),
 ]
 
 export type Verb = (typeof verbs)[number]
 
 /** Verbs that may answer STORE_UNAVAILABLE for single requests. */
 const partial: ReadonlySet<Verb> = new Set([
-  ...(['enqueue', 'renew', 'progress', 'settle', 'cancel', 'requeue', 'alter', 'kvWrite'] as const),
+  ...(['enqueue', 'renew', 'progress', 'settle', 'checkpoint', 'cancel', 'requeue', 'alter', 'kvWrite'] as const),
 ])
 
 /** A process that makes calls. */
@@ -70,6 +71,8 @@ interface Committed {
 
 /** A caller that was refused repeats its call within this time, heartbeats first. */
 const recoveryMs = 500
+/** How long a store waits before it repeats a call. */
+const repeatMs = 30
 
 export class Network {
   readonly #timeline: Timeline
@@ -80,12 +83,14 @@ export class Network {
   readonly #random: Random
   readonly #faults: ReadonlyMap<string, Fault>
   readonly #callers = new Set<Caller>()
+  readonly #closed = new Set<Caller>()
   readonly #calls = new Map<number, number>()
   readonly #inFlight = new Set<Sent>()
   readonly #unanswered = new Set<Sent>()
   readonly #lastCommitAt = new Map<Caller, number>()
   readonly #settled = new Map<string, unknown>()
   #claims = 0
+  #signals = 0
   #awayUntil = 0
   #isCalm = false
   #isOver = false
@@ -112,10 +117,14 @@ export class Network {
     const calls = verbs.map((verb) => [verb, (...args: unknown[]) => this.#send(caller, verb, args)])
     return {
       ...Object.fromEntries(calls),
+      signal: (requests: readonly SignalRequest[]) => this.#signal(caller, requests),
       capabilities: { ...capabilities, sqlEffects: false }, // a table in memory cannot be read by the judge
       claimsFollowEnqueues: this.#plan.inOrder,
       subscribe: (subscriber: Subscriber) => this.#subscribe(caller, subscriber),
-      close: async () => onClose(),
+      close: async () => {
+        this.#closed.add(caller)
+        onClose()
+      },
     } as Store
   }
 
@@ -123,6 +132,19 @@ export class Network {
   end(): void {
     this.#isOver = true
     for (const { reject } of this.#unanswered) reject(over())
+  }
+
+  /** A store repeats a signal inside the verb, under a token of its own, until it is answered. */
+  async #signal(caller: Caller, requests: readonly SignalRequest[]): Promise<unknown> {
+    this.#signals += 1
+    const token = `signal ${this.#signals}`
+    for (;;) {
+      const answer = await this.#send(caller, 'signal', [requests, token]).catch((error: unknown) => error)
+      if (!isHoldfastError(answer)) return answer
+      if (answer.code !== 'STORE_UNAVAILABLE') throw answer
+      await new Promise<void>((resolve) => this.#timeline.after(repeatMs, caller, resolve))
+      if (this.#closed.has(caller)) throw over()
+    }
   }
 
   #send(caller: Caller, verb: Verb, args: readonly unknown[]): Promise<unknown> {
@@ -228,10 +250,11 @@ export class Network {
     })
   }
 
-  /** A settlement that has committed before gets the same answer as then. */
+  /** A settlement, a checkpoint or a signal that has committed before gets the same answer as then. */
   async #perform({ verb, args, fault }: Sent): Promise<Committed> {
     const [requests, token] = args as [readonly { readonly id: string }[], string | undefined]
-    const key = verb === 'settle' && token !== undefined ? [token, ...requests.map(({ id }) => id)].join(' ') : null
+    const isRepeatable = verb === 'settle' || verb === 'checkpoint' || verb === 'signal'
+    const key = isRepeatable && token !== undefined ? [token, ...requests.map(({ id }) => id)].join(' ') : null
     if (key !== null && this.#settled.has(key)) return { answer: this.#settled.get(key), isAgain: true }
     const answer = await (fault?.as === 'partly' ? this.#performPartly(verb, args) : this.#call(verb, args))
     if (key !== null && fault?.as !== 'partly') this.#settled.set(key, answer)

@@ -14,6 +14,8 @@ export interface Plan {
   readonly concurrency: number
   /** The policy of the schedule for missed slots; null: there is no schedule. */
   readonly missed: 'skip' | 'once' | 'all' | null
+  /** There are runs of flows. */
+  readonly flows: boolean
   /** Some jobs kill the process that runs them, every time. */
   readonly poison: boolean
   /** From this time on no more faults come, and no new deeds. */
@@ -49,7 +51,10 @@ const deeds = {
   controlBatch: 9,
 } as const
 
-export type DeedName = keyof typeof deeds
+/** What it does if there are flows. */
+const flowDeeds = { startFlow: 4, signalFlow: 3 } as const
+
+export type DeedName = keyof typeof deeds | keyof typeof flowDeeds
 
 /** Happens to the process in this place when it makes its nth call. */
 export interface Fault {
@@ -102,12 +107,24 @@ const startCalls = 12
 const callsMax = 100
 
 export function planOf(seed: number): Plan {
+  const plan = plainPlanOf(seed)
+  const random = new Random(seed ^ 0xf10e5)
+  if (!random.chance(0.3)) return plan
+  const deedsOfFlows = Array.from({ length: 4 + random.below(20) }, () => ({
+    place: random.below(plan.places),
+    at: Math.round(random.between(0, plan.calmAt)),
+    as: random.weighted(flowDeeds),
+  }))
+  return { ...plan, flows: true, deeds: [...plan.deeds, ...deedsOfFlows].sort((a, b) => a.at - b.at) }
+}
+
+function plainPlanOf(seed: number): Plan {
   const random = new Random(seed)
   const places = 1 + random.below(3)
   const calmAt = Math.round(random.between(1_200, 4_000))
   const place = () => random.below(places)
   return {
-    ...{ seed, places, calmAt },
+    ...{ seed, places, calmAt, flows: false },
     inOrder: random.chance(0.5),
     wakes: random.chance(0.85),
     concurrency: 1 + random.below(6),

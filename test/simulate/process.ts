@@ -17,6 +17,8 @@ import { logInMemory } from '../torture/log.ts'
 import { Random } from '../torture/random.ts'
 import { type Abandoned, claimAndSettle, settleLate } from '../torture/settlements.ts'
 import { after, attempts, deaths, purgeable, type World } from '../torture/world.ts'
+import { runFlows } from './flow-runner.ts'
+import { type FlowRuns, flowChildren, signalFlow, startFlow } from './flows.ts'
 import { controlBatch, enqueueGuarded, guardedQueues, submitBatch } from './guarded.ts'
 import { handle } from './handlers.ts'
 import type { Running, Watched } from './lease-checker.ts'
@@ -46,6 +48,7 @@ export interface Surroundings {
   readonly trace: Trace
   /** The time of a note, which differs between notes. */
   readonly noteTime: () => number
+  readonly flows: FlowRuns
   readonly isCalm: () => boolean
   readonly accuse: (promise: string, what: string) => void
   /** It has emitted how a job was settled. */
@@ -68,6 +71,7 @@ export class Process implements Watched {
   readonly holdfast: Holdfast
   readonly worker: Worker
   readonly #around: Surroundings
+  readonly #store: Store
   readonly #timers: Timers
   readonly #world: World
   readonly #lines: string[] = []
@@ -95,6 +99,7 @@ export class Process implements Watched {
     const store = around.storeOf(this, () => {
       this.#hasClosed = true
     })
+    this.#store = store
     this.holdfast = new Holdfast(store, {
       timers: this.#timers,
       logger: false,
@@ -117,7 +122,15 @@ export class Process implements Watched {
     this.worker.finished.catch((error) => {
       if (!this.isDead) around.accuse('a worker never fails', `the worker of ${name} failed: ${error}`)
     })
+    if (plan.flows) void this.#runFlows()
     trace.add(name, 'begins')
+  }
+
+  #runFlows(): Promise<void> {
+    const { isCalm, accuse } = this.#around
+    const scene = { name: this.name, store: this.#store, timers: this.#timers, random: this.random, isCalm }
+    const isOver = () => this.isDead || this.isEnding
+    return runFlows({ ...scene, isOver, accuse: (promise, what) => this.isDead || accuse(promise, what) })
   }
 
   get notes(): Note[] {
@@ -217,6 +230,10 @@ export class Process implements Watched {
         return this.holdfast.sweep()
       case 'enqueueGuarded':
         return enqueueGuarded(world, label)
+      case 'startFlow':
+        return startFlow(world, this.#around.flows, label)
+      case 'signalFlow':
+        return signalFlow(this.#store, this.#around.flows)
       case 'submitBatch':
         return submitBatch(world, label)
       case 'controlBatch':
@@ -234,7 +251,8 @@ export class Process implements Watched {
       die: () => this.isDead || this.die(),
       tag: () => `${this.name}-run-${++tags}`,
     }
-    const pairs = [work, after, deaths, purgeable, ticks, ...guardedQueues].map(
+    const ofFlows = plan.flows ? [flowChildren] : []
+    const pairs = [work, after, deaths, purgeable, ticks, ...guardedQueues, ...ofFlows].map(
       (queue) => [queue, (job: never) => handle(scene, job)] as const,
     )
     const options = { name: this.name, concurrency: plan.concurrency, lease: leaseMs, unwind: unwindMs }

@@ -17,6 +17,7 @@ import { noTables, type Observation, observe } from '../torture/observe.ts'
 import { Random } from '../torture/random.ts'
 import { claim, settleAs } from '../torture/settlements.ts'
 import { reservedJob, type World } from '../torture/world.ts'
+import { FlowRuns, flowNames, judgeFlows, sendMissingSignals } from './flows.ts'
 import { guardedNames, judgeBatches, resumeBatches } from './guarded.ts'
 import { judgeRun, type Violation } from './judge.ts'
 import { LeaseChecker, type Watched } from './lease-checker.ts'
@@ -75,6 +76,7 @@ class Run {
   readonly #checker: LeaseChecker
   readonly #ledger: Ledger
   readonly #random: Random
+  readonly #flows = new FlowRuns()
   #around: Surroundings | null = null
   #ticks = 0
   #isCalm = false
@@ -113,7 +115,7 @@ class Run {
     await this.#trouble(around)
     network.calm()
     const found = withoutTicks(await observe(host.holdfast, noTables))
-    const unscheduledAt = await this.#heal(around, host)
+    const unscheduledAt = await this.#heal(around, host, store)
     await this.#close()
 
     const left = await observe(host.holdfast, noTables)
@@ -124,7 +126,8 @@ class Run {
     const unreported = await changes.differenceOf(await readRecords(store))
     const verdict = judgeRun({ findings, slots, unreported, missed: this.#plan.missed, declaredAt, unscheduledAt })
     const ofBatches = await judgeBatches(host.holdfast)
-    for (const { promise, what } of [...verdict, ...ofBatches]) this.#accuse(promise, what)
+    const ofFlows = this.#plan.flows ? await judgeFlows(store, this.#flows) : []
+    for (const { promise, what } of [...verdict, ...ofBatches, ...ofFlows]) this.#accuse(promise, what)
     network.end()
     await rest()
     await host.holdfast.close()
@@ -140,10 +143,11 @@ class Run {
   }
 
   /** Every job ends. Answers when the schedule was removed. */
-  async #heal(around: Surroundings, host: Host): Promise<number> {
+  async #heal(around: Surroundings, host: Host, store: Store): Promise<number> {
     const { holdfast, journal } = host
     if (this.#alive.length === 0) this.#start(around, 0, this.#processes.length)
     await this.#drain(host, this.#timeline.now + arrivalMs, () => false)
+    await sendMissingSignals(store, this.#flows)
     if (this.#plan.missed !== null) {
       await this.#drain(host, this.#timeline.now + scheduleMs, () => false)
       await holdfast.unschedule(scheduleName)
@@ -213,6 +217,7 @@ class Run {
       ...{ timeline: this.#timeline, plan: this.#plan, trace: this.#trace },
       noteTime: () => this.#noteTime(),
       isCalm: () => this.#isCalm,
+      flows: this.#flows,
       accuse: (promise, what) => this.#accuse(promise, what),
       storeOf: (process, onClose) => {
         const store = network.storeOf(process, onClose)
@@ -301,13 +306,17 @@ function isWell({ worker, isEnding }: Process): boolean {
   return isEnding || ((ok || abandoned > 0) && running === 0 && unsettled === 0)
 }
 
-/** Without slots of the schedule, and jobs with limits or of a batch: these are judged separately. */
+function isJudgedApart(queue: string): boolean {
+  return guardedNames.has(queue) || flowNames.has(queue)
+}
+
+/** Without slots of the schedule, jobs with limits or of a batch, and flows: these are judged separately. */
 function withoutTicks({ jobs, queues, ...rest }: Observation): Observation {
   return {
     ...rest,
     batches: [],
-    jobs: jobs.filter(({ queue }) => queue !== ticks.name && !guardedNames.has(queue)),
-    queues: queues.filter(({ name }) => name !== ticks.name && !guardedNames.has(name)),
+    jobs: jobs.filter(({ queue }) => queue !== ticks.name && !isJudgedApart(queue)),
+    queues: queues.filter(({ name }) => name !== ticks.name && !isJudgedApart(name)),
   }
 }
 

@@ -97,7 +97,7 @@ begin
 end $holdfast$;
 
 -- Delivers the messages of these jobs and keys. Answers which queues have ready jobs now, which limit keys need an admission, how many
--- jobs were made ready or held, and how many jobs are locked (\`left\`): their events stay.
+-- jobs were made ready or held, and how many events are left: the job is locked, or another process delivers them at this moment.
 create function holdfast.deliver(p_ids uuid[], p_keys text[], p_names text[], p_now bigint) returns text language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set jit = off
@@ -141,7 +141,7 @@ begin
   v_ids := array(
     select distinct u.id from unnest(v_ids) u(id)
      where exists (select from holdfast.wake_event e where e.id = u.id offset 0));
-  if cardinality(v_ids) = 0 then
+  if cardinality(v_ids) = 0 and cardinality(p_keys) = 0 then
     return null;
   end if;
   v_locked := array(
@@ -194,7 +194,9 @@ begin
   if v_taken is not null then
     perform holdfast.drop_journals(v_taken);
   end if;
-  select count(*) into v_left from holdfast.job j where j.id = any (v_ids) and j.seq <> all (v_locked);
+  v_left := (select count(*) from holdfast.wake_event e where e.id = any (v_ids))
+    + (select count(*) from unnest(p_keys, p_names) u(key, name)
+        cross join lateral (select from holdfast.wake_event k where k.key = u.key and k.name = u.name offset 0) e);
   return (v_first || jsonb_build_object('left', v_left))::text;
 end $holdfast$;
 

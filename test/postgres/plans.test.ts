@@ -3,7 +3,17 @@
 import assert from 'node:assert/strict'
 import { after, before, type TestContext, test } from 'node:test'
 import { type Server, startServer } from '../support/postgres.ts'
-import { type Costs, claim, costs, fill, fillQuickly, passAll, TestDatabase } from './plans.ts'
+import {
+  type Costs,
+  claim,
+  costs,
+  fill,
+  fillJournals,
+  fillQuickly,
+  journalCosts,
+  passAll,
+  TestDatabase,
+} from './plans.ts'
 
 let server: Server
 
@@ -31,6 +41,17 @@ for (const planned of [0, 1, 100]) {
     judge(t, few, await costs(await database.session()), 'in a new session, with new statistics')
   })
 }
+
+test('checkpoints, signals and deliveries cost no more among 50,000 parked jobs with journals, messages and keys', async (t) => {
+  await using database = await TestDatabase.make(server)
+  const session = await database.session()
+  const few = await journalCosts(session)
+  await fillJournals(await database.session(), 50_000)
+  judge(t, few, await journalCosts(session), 'in the same session')
+  judge(t, few, await journalCosts(await database.session()), 'in a new session, with old statistics')
+  await session.query('analyze')
+  judge(t, few, await journalCosts(await database.session()), 'in a new session, with new statistics')
+})
 
 test('statistics of a full table do no harm when it is emptied', async (t) => {
   await using database = await TestDatabase.make(server)

@@ -251,3 +251,89 @@ export async function passAll(session: pg.Client, queue: string): Promise<void> 
     [lane],
   )
 }
+
+/** Blocks touched by checkpoints, signals and deliveries. Runs all twice, as `costs`. */
+export async function journalCosts(session: pg.Client): Promise<Costs> {
+  await journalCycle(session)
+  return journalCycle(session)
+}
+
+async function journalCycle(session: pg.Client): Promise<Costs> {
+  const { lane, epoch } = await laneOf(session, 'mail')
+  const known = `array[${lane}], array['${epoch}'::uuid]`
+  const jobs = ids()
+  await session.query(`select holdfast.enqueue_plain('${randomUUID()}', ${jobs}, ${list(lane, 'int')},
+    ${list(25, 'smallint')}, ${list("'{}'", 'text')}, null, null, null, null, null, ${known}, null)`)
+  const { holds, count } = await claim(session, 'mail', batch)
+  const { rows } = await session.query<{ turn: number; id: string }>(`select turn, id from holdfast.leased(${holds})`)
+  const inOrder = rows.toSorted((a, b) => a.turn - b.turn).map(({ id }) => id)
+  const key = randomUUID()
+  const writes = (n: number) =>
+    JSON.stringify(
+      inOrder.map(() => ({
+        records: [{ no: n, step: `step ${n}`, part: 0, body: '{}' }],
+        partial: `${n}`,
+        awaits: [{ key, name: 'paid' }],
+      })),
+    )
+  const checkpointOf = (n: number) =>
+    touched(
+      session,
+      `select holdfast.checkpoint('${randomUUID()}', ${holds}, array_fill(60000::bigint, array[${count}]), '${writes(n)}', null)`,
+    )
+  const first = await checkpointOf(1)
+  const checkpoint = await checkpointOf(2)
+  const parked = inOrder.map((id) => ({
+    ...{ id, lane, ready: false, runAt: Date.now() + 3_600_000, attempts: 0, free_releases: 1, past: null },
+    ...{ snoozed: true, parked: true },
+  }))
+  const park = await touched(session, `select holdfast.wait_again('${JSON.stringify(parked)}', holdfast.now_ms(null))`)
+  const all = `'{${inOrder}}'`
+  const look = await touched(session, `select holdfast.deliver(${all}, '{}', '{}', null)`)
+  const [one, ...others] = inOrder
+  const message = JSON.stringify([{ id: one, name: 'paid', value: '1' }])
+  const signal = await touched(session, `select holdfast.signal('${randomUUID()}', '${message}', null)`)
+  const deliver = await touched(session, `select holdfast.deliver('{${one}}', '{}', '{}', null)`)
+  const toKey = JSON.stringify([{ key, name: 'paid', value: '1', ttlMs: 60_000 }])
+  const signalKey = await touched(session, `select holdfast.signal('${randomUUID()}', '${toKey}', null)`)
+  const deliverKey = await touched(session, `select holdfast.deliver('{}', '{${key}}', '{paid}', null)`)
+  const journals = await touched(session, `select * from holdfast.journals(${all}, 0, 1000000, false)`)
+  const messages = await touched(
+    session,
+    `select * from holdfast.messages('${one}', '{${key}}', '{paid}', 1000000, null)`,
+  )
+  const pending = await touched(session, `select * from holdfast.pending_wakes('0', 100)`)
+  const gone = await touched(
+    session,
+    `select holdfast.drop_journals(array(select seq from holdfast.job where id = any ('{${others}}')))`,
+  )
+  await session.query(`delete from holdfast.job where id = any (${all})`)
+  return { first, checkpoint, park, look, signal, deliver, signalKey, deliverKey, journals, messages, pending, gone }
+}
+
+/** Parked jobs, each with records, messages and a key that it awaits. */
+export async function fillJournals(session: pg.Client, jobs: number): Promise<void> {
+  const { lane } = await laneOf(session, 'mail')
+  await session.query(
+    `with filled as (
+       insert into holdfast.job (seq, ord, run_at, created_at, id, lane, max_attempts, payload, has_journal, parked)
+       select n, n, 9e15, 0, lpad(to_hex(n), 32, '0')::uuid, $1, 25, '{}', true, true
+         from (select nextval('holdfast.number') as n from generate_series(1, $2::int)) s
+       returning seq, id
+     ),
+     recorded as (
+       insert into holdfast.record (seq, no, step, part, body) select f.seq, n, 'step ' || n, 0, '{}' from filled f, generate_series(1, 2) n
+     ),
+     opened as (
+       insert into holdfast.journal (seq, no, id, partial) select f.seq, 1, f.id, '1' from filled f
+     ),
+     awaiting as (
+       insert into holdfast.await_key (key, name, seq, id) select 'key ' || f.seq, 'paid', f.seq, f.id from filled f
+     )
+     insert into holdfast.message (no, seq, key, name, value, at, expires_at)
+     select nextval('holdfast.number'), case when n = 1 then f.seq end, case when n = 2 then 'other ' || f.seq end, 'paid', '1', 0,
+            case when n = 2 then 9e15 end
+       from filled f, generate_series(1, 2) n`,
+    [lane, jobs],
+  )
+}

@@ -108,11 +108,11 @@ describe('partitions of finished jobs', () => {
     await dropAll(database, at)
     assert.equal((await holdfast.stats('short')).done, 20, 'a partition with labels is not dropped before')
     const [found] = await database.rows<{ class: number; bucket: string }>(
-      `select * from holdfast.labelled_partition($1, '{}')`,
+      `select * from holdfast.partition_to_clear($1, '{}')`,
       [at],
     )
     assert.ok(found)
-    const forget = 'select jobs::int, seqs::text, next from holdfast.forget_labels($1, $2, $3, $4)'
+    const forget = 'select jobs::int, seqs::text, next from holdfast.clear_partition($1, $2, $3, $4)'
     assert.deepEqual(await database.rows(forget, [5, found.bucket, 0, at]), [{ jobs: null, seqs: null, next: null }])
     assert.deepEqual(await database.rows(forget, [found.class, found.bucket, 0, 0]), [
       { jobs: null, seqs: null, next: null },

@@ -35,8 +35,14 @@ export async function checkpoint(
   const rest = requests.filter((request) => !isPlain(request))
   const made: AnswerOrPromise[] = rest.length > 0 ? await makeInTurn(checking, context, rest, token) : []
   const written = plain.length > 0 ? await afterOthers(made, writeAll(context, plain, flushOf(token, 'journals'))) : []
-  const [fromMade, fromWritten] = [made.values(), written.values()]
+  const [fromMade, fromWritten] = [made.map(asFailed).values(), written.values()]
   return requests.map((request) => (isPlain(request) ? fromWritten : fromMade).next().value as AnswerOrPromise)
+}
+
+/** A request that the database refused, in its own transaction, was not carried out: the job goes on under its lease. */
+function asFailed(answer: AnswerOrPromise): AnswerOrPromise {
+  if (answer instanceof Promise) return answer.then(asFailed)
+  return isRefused(answer) && answer.refused === 'INVALID_OPTION' ? { failed: answer } : answer
 }
 
 async function writeAll(

@@ -14,7 +14,7 @@ export interface Addressees {
 }
 
 export interface Delivered extends MadeFirst {
-  /** Jobs whose rows another transaction has locked. Their messages are delivered later. */
+  /** Events whose jobs another transaction has locked, or that another process delivers at this moment. */
   readonly left: number
 }
 

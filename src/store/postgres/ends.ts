@@ -68,9 +68,10 @@ export async function makeFirst(tx: PgTransaction, ids: readonly string[]): Prom
 
 /**
  * Enqueues end notices, and removes them, in one transaction. Its commit does not wait for the disk: if it is lost, the notices are
- * there again. If a lane of theirs is busy, all of them are left to the sweep. Answers whether they were enqueued.
+ * there again. If a lane of theirs is busy, all of them are left to the sweep. Answers how many were enqueued; those that another
+ * process takes at this moment are not.
  */
-export async function enqueueNotices(context: StoreContext, nos: readonly number[]): Promise<boolean> {
+export async function enqueueNotices(context: StoreContext, nos: readonly number[]): Promise<number> {
   const { db, lanes } = context
   let jobs: readonly NewJob[] = []
   let enqueued: readonly Enqueued[] = []
@@ -92,10 +93,10 @@ export async function enqueueNotices(context: StoreContext, nos: readonly number
         return false
       }),
   )
-  if (!isDone) return false
+  if (!isDone) return 0
   context.announce(countReady(jobs.filter((job, i) => comesReady(lanes, job) && isStored(enqueued[i] as Enqueued))))
   await context.afterCommit(afterCommit)
-  return true
+  return jobs.length
 }
 
 class LanesBusy extends Error {}

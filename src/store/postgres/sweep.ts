@@ -553,13 +553,13 @@ export class Sweeps {
     return { woken: delivered.jobs, tookAll: areAll }
   }
 
-  /** `left`: some wait for a busy lane, or were refused. A notice that the database refuses is enqueued by no later sweep either. */
+  /** `left`: some wait for a busy lane, are taken by another process, or were refused. A later sweep tries those again. */
   async #enqueueNotices(from: string, max: number, refused: Refused[]): Promise<'all' | 'more' | 'left'> {
     const [row] = await this.#db.query('select * from holdfast.pending_notices($1::text::xid8, $2)', [from, max])
     const nos = JSON.parse(row?.[0] ?? '[]') as number[]
     let areLeft = false
     const send = async (some: readonly number[]) => {
-      if (some.length > 0 && !(await enqueueNotices(this.#context, some))) areLeft = true
+      if (some.length > 0 && (await enqueueNotices(this.#context, some)) < some.length) areLeft = true
       return some.map(() => 'done' as const)
     }
     const answers = await orRefuseValues(nos, send, () => 'a notice of an end')

@@ -44,7 +44,9 @@
 // CRASH. Its commit does not wait for the disk. If it is lost, the events are there again, and the jobs are as they were.
 //
 // PLANS. Events are found by job, by key, or (for the sweep) by transaction, from the one on below which all were taken
-// (\`limit-events.ts\`). So the cost of a delivery depends neither on the number of parked jobs nor on that of messages.
+// (`limit-events.ts`). Jobs are found by their ids, in queries of their own (`offset 0`): a plan that was made when few jobs were parked
+// would else read all scheduled jobs by their index. `coalesce(expires_at, 0)` keeps the index of that column out in the same way. So the cost
+// of a delivery depends neither on the number of parked jobs nor on that of messages (`test/postgres/plans.test.ts`).
 
 export const deliver = `
 -- Parked or other scheduled jobs, whose rows are locked, become ready at the front of their priority, or are held there. Answers how
@@ -59,9 +61,9 @@ begin
   with turn as materialized (
     select nextval('holdfast.number') as number, j.spot, j.past, j.id, l.queue, l.priority
       from unnest(p_ids) u(id)
-     cross join lateral (
-       select k.ctid as spot, k.* from holdfast.job k where k.id = u.id and k.ready_xid is null and not k.is_held offset 0) j
+     cross join lateral (select k.ctid as spot, k.* from holdfast.job k where k.id = u.id offset 0) j
      cross join lateral (select * from holdfast.lane where no = j.lane & ~1 offset 0) l
+     where j.ready_xid is null and not j.is_held
   ),
   moved as (
     update holdfast.job j
@@ -97,7 +99,7 @@ begin
 end $holdfast$;
 
 -- Delivers the messages of these jobs and keys. Answers which queues have ready jobs now, which limit keys need an admission, how many
--- jobs were made ready or held, and how many jobs are locked (\`left\`): their events stay.
+-- jobs were made ready or held, and how many events are left: the job is locked, or another process delivers them at this moment.
 create function holdfast.deliver(p_ids uuid[], p_keys text[], p_names text[], p_now bigint) returns text language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set jit = off
@@ -141,11 +143,12 @@ begin
   v_ids := array(
     select distinct u.id from unnest(v_ids) u(id)
      where exists (select from holdfast.wake_event e where e.id = u.id offset 0));
-  if cardinality(v_ids) = 0 then
+  if cardinality(v_ids) = 0 and cardinality(p_keys) = 0 then
     return null;
   end if;
   v_locked := array(
-    select l.seq from (select j.seq from holdfast.job j where j.id = any (v_ids) order by j.id for update skip locked) l);
+    select j.seq from unnest(v_ids) u(id)
+     cross join lateral (select k.seq from holdfast.job k where k.id = u.id for update skip locked) j);
 
   -- 3. Events of these jobs.
   with gone as (
@@ -158,32 +161,35 @@ begin
   )
   select array_agg(g.seq) filter (where not g.if_waiting), array_agg(g.seq) filter (where g.if_waiting) into v_taken, v_looks from gone g;
   v_woken := array(
-    select j.id from holdfast.job j
-     where j.id = any (v_ids)
-       and (j.seq = any (v_taken)
-            or j.seq = any (v_looks) and j.parked and exists (
-              select from holdfast.await_key k
-               cross join lateral (select from holdfast.message m
-                                    where m.key = k.key and m.name = k.name and m.expires_at > v_now limit 1) m
-               where k.seq = j.seq)));
+    select j.id from unnest(v_ids) u(id)
+     cross join lateral (select * from holdfast.job k where k.id = u.id offset 0) j
+     where j.seq = any (v_taken)
+        or j.seq = any (v_looks) and exists (
+             select from (select * from holdfast.await_key a where a.seq = j.seq offset 0) k
+              cross join lateral (select from holdfast.message m
+                                   where m.key = k.key and m.name = k.name and coalesce(m.expires_at, 0) > v_now limit 1) m));
   insert into holdfast.journal (seq, no, id)
   select j.seq, nextval('holdfast.number'), j.id
-    from holdfast.job j where j.id = any (v_woken) and j.seq = any (v_taken) and not j.has_journal and not j.has_mail;
-  update holdfast.job j
-     set woken = j.woken or j.ready_xid is not null or j.is_held, has_mail = true
-   where j.id = any (v_woken) and j.seq = any (v_taken)
-     and (not j.has_mail or not j.woken and (j.ready_xid is not null or j.is_held));
+    from unnest(v_woken) u(id) cross join lateral (select * from holdfast.job k where k.id = u.id offset 0) j
+   where j.seq = any (v_taken) and not j.has_journal and not j.has_mail;
+  update holdfast.job o
+     set woken = o.woken or o.ready_xid is not null or o.is_held, has_mail = true
+    from (select j.spot from unnest(v_woken) u(id)
+           cross join lateral (select k.ctid as spot, k.* from holdfast.job k where k.id = u.id offset 0) j
+           where j.seq = any (v_taken) and (not j.has_mail or not j.woken and (j.ready_xid is not null or j.is_held))) s
+   where o.ctid = s.spot;
   v_parked := array(
-    select j.id from holdfast.job j where j.id = any (v_woken) and j.ready_xid is null and not j.is_held and j.parked order by j.seq);
+    select j.id from unnest(v_woken) u(id) cross join lateral (select * from holdfast.job k where k.id = u.id offset 0) j
+     where j.ready_xid is null and not j.is_held and j.parked order by j.seq);
   if cardinality(v_parked) > 0 then
     v_first := holdfast.make_first(v_parked, v_now);
   end if;
 
   -- 4. Jobs that are not live.
   with dead as materialized (
-    select e.ctid as spot, e.id, e.seq from holdfast.wake_event e
-     where e.id = any (v_ids) and not exists (select from holdfast.job j where j.id = e.id and j.seq = e.seq offset 0)
-       for update of e skip locked
+    select e.spot, e.id, e.seq from unnest(v_ids) u(id)
+     cross join lateral (select k.ctid as spot, k.id, k.seq from holdfast.wake_event k where k.id = u.id for update skip locked) e
+     where not exists (select from holdfast.job j where j.id = e.id and j.seq = e.seq offset 0)
   ),
   gone as (
     delete from holdfast.wake_event e using dead d where e.ctid = d.spot
@@ -194,7 +200,10 @@ begin
   if v_taken is not null then
     perform holdfast.drop_journals(v_taken);
   end if;
-  select count(*) into v_left from holdfast.job j where j.id = any (v_ids) and j.seq <> all (v_locked);
+  v_left := (select count(*) from unnest(v_ids) u(id)
+              cross join lateral (select from holdfast.wake_event k where k.id = u.id offset 0) e)
+    + (select count(*) from unnest(p_keys, p_names) u(key, name)
+        cross join lateral (select from holdfast.wake_event k where k.key = u.key and k.name = u.name offset 0) e);
   return (v_first || jsonb_build_object('left', v_left))::text;
 end $holdfast$;
 

@@ -226,7 +226,7 @@ begin
         from (select * from holdfast.message m where v_turn = 0 and m.seq = v_seq
               union all
               select * from holdfast.message m
-               where v_turn > 0 and m.key = p_keys[v_turn] and m.name = p_names[v_turn] and m.expires_at > v_now) o
+               where v_turn > 0 and m.key = p_keys[v_turn] and m.name = p_names[v_turn] and coalesce(m.expires_at, 0) > v_now) o
        order by o.no
     loop
       if v_bytes > 0 and v_bytes + v_found.bytes > p_bytes then

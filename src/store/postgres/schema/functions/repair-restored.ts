@@ -117,6 +117,8 @@ begin
   select l.no + f.front, '0', 0, '{}', '{}' from holdfast.lane l, (values (0), (1)) f(front);
   update holdfast.queue q set lowering = nextval('holdfast.number') -- what ran beyond a limit that was lowered is ready now
    where coalesce(q.key_max_running, q.key_max_starts) is not null and exists (select from holdfast.surplus(q.no, null));
+  update holdfast.wake_event set xid = pg_current_xact_id();
+  update holdfast.end_notice set xid = pg_current_xact_id();
   delete from holdfast.watch_log; -- watchers begin anew
   delete from holdfast.change;
   update holdfast.meta set system_identifier = p_system_identifier;

@@ -33,7 +33,7 @@ begin
   end if;
   if (select count(*) from (select from holdfast.message m where v_key is null and m.seq = v_seq and m.name = v_name and m.child is null
                              limit ${bounds.messagesMax}) m) >= ${bounds.messagesMax}
-     or (select count(*) from (select from holdfast.message m where m.key = v_key and m.name = v_name and m.expires_at > p_now
+     or (select count(*) from (select from holdfast.message m where m.key = v_key and m.name = v_name and coalesce(m.expires_at, 0) > p_now
                                 limit ${bounds.messagesMax}) m) >= ${bounds.messagesMax} then
     return jsonb_build_object('full', true);
   end if;

@@ -36,6 +36,7 @@ import { eraseTests } from './erase.ts'
 import { explainTests } from './explain.ts'
 import { findTests } from './find.ts'
 import { foreignStateTests } from './foreign-state.ts'
+import { flowStepTests } from './flow-steps.ts'
 import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
@@ -129,6 +130,7 @@ export const topics: readonly Topic[] = [
     doctorTests,
   ],
   ...[definitionTests, labelTests, eraseTests, schemaAnswerTests, otherRealmTests],
+  ...[flowStepTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,

@@ -106,15 +106,28 @@ type Output<S extends StandardSchemaV1> = StandardSchemaV1.InferOutput<S>
 type Unchecked = StandardSchemaV1<unknown, unknown>
 
 export function defineFlow<
-  Payload extends StandardSchemaV1 = Unchecked,
+  Payload extends StandardSchemaV1,
   Result extends StandardSchemaV1 = Unchecked,
   Partial extends StandardSchemaV1 = Unchecked,
   const Signals extends SignalSchemas = AnySignals,
 >(
   name: string,
-  options: FlowSchemaOptions<Payload, Result, Partial, Signals>,
+  options: FlowSchemaOptions<Payload, Result, Partial, Signals> & { readonly payload: Payload },
   run: FlowFunction<Output<Payload>, Input<Result>, Input<Partial>, Signals>,
 ): FlowDefinition<Input<Payload>, Output<Payload>, Input<Result>, Output<Result>, Input<Partial>, Signals>
+/** Without a schema of the payload its type is that of the function's parameter, and is not checked. */
+export function defineFlow<
+  Payload = unknown,
+  Result extends StandardSchemaV1 = Unchecked,
+  Partial extends StandardSchemaV1 = Unchecked,
+  const Signals extends SignalSchemas = AnySignals,
+>(
+  name: string,
+  options: FlowSchemaOptions<StandardSchemaV1<Payload, Payload>, Result, Partial, Signals> & {
+    readonly payload?: undefined
+  },
+  run: FlowFunction<Payload, Input<Result>, Input<Partial>, Signals>,
+): FlowDefinition<Payload, Payload, Input<Result>, Output<Result>, Input<Partial>, Signals>
 /** Without schemas the types are not checked; only that values can be written as JSON. */
 export function defineFlow<Payload, Result = unknown, Partial = unknown>(
   name: string,

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
-import { HoldfastError, isHoldfastError } from '../../src/errors.ts'
+import { type HoldfastError, isHoldfastError } from '../../src/errors.ts'
 import { defineFlow, Permanent, type Step } from '../../src/index.ts'
 import { abortOf, heard, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld, StoreUnderTest } from './world.ts'
@@ -113,18 +113,22 @@ export function flowStepTests(inWorld: InWorld, { runsSql }: StoreUnderTest): vo
       inWorld(async ({ holdfast }) => {
         let calls = 0
         const errors: HoldfastError[] = []
-        const flow = defineFlow('flow', { backoff: { base: 0 }, step: { attempts: 2, backoff: soon } }, async (flow) => {
-          try {
-            await flow.step('charge', () => {
-              calls += 1
-              throw new TypeError('no card')
-            })
-          } catch (error) {
-            errors.push(error as HoldfastError)
-            if (errors.length === 1) throw new Error('of its own')
-            throw error
-          }
-        })
+        const flow = defineFlow(
+          'flow',
+          { backoff: { base: 0 }, step: { attempts: 2, backoff: soon } },
+          async (flow) => {
+            try {
+              await flow.step('charge', () => {
+                calls += 1
+                throw new TypeError('no card')
+              })
+            } catch (error) {
+              errors.push(error as HoldfastError)
+              if (errors.length === 1) throw new Error('of its own')
+              throw error
+            }
+          },
+        )
         await using _ = holdfast.work(flow)
         const { id } = await holdfast.start(flow, null)
         await rejects(holdfast.result(id), 'JOB_DEAD')
@@ -190,10 +194,10 @@ export function flowStepTests(inWorld: InWorld, { runsSql }: StoreUnderTest): vo
         assert.deepEqual(await holdfast.result(id), { summary: null })
         assert.equal((await readJob(holdfast, id)).outcome, 'partial')
         const { state, errors, steps } = await holdfast.status(flow, id)
-        assert.deepEqual([state, errors.map(({ step, error }) => [step, error.message])], [
-          'succeeded',
-          [['summary', 'too long']],
-        ])
+        assert.deepEqual(
+          [state, errors.map(({ step, error }) => [step, error.message])],
+          ['succeeded', [['summary', 'too long']]],
+        )
         assert.equal(steps[0]?.state, 'failed')
       }),
     )
@@ -208,11 +212,14 @@ export function flowStepTests(inWorld: InWorld, { runsSql }: StoreUnderTest): vo
             throw reason
           })
           const deaf = flow.step('deaf', () => new Promise(() => {}))
-          return (await Promise.allSettled([polite, deaf])).map((each) => (each as PromiseRejectedResult).reason.message)
+          return (await Promise.allSettled([polite, deaf])).map(
+            (each) => (each as PromiseRejectedResult).reason.message,
+          )
         })
         await using _ = holdfast.work(flow)
         const { id } = await holdfast.start(flow, null)
-        const message = (name: string) => `Step "${name}" has failed: Step "${name}" took longer than its timeout of 30 ms.`
+        const message = (name: string) =>
+          `Step "${name}" has failed: Step "${name}" took longer than its timeout of 30 ms.`
         assert.deepEqual(await holdfast.result(id), [message('polite'), message('deaf')])
         assert.ok(isHoldfastError(reason, 'JOB_TIMEOUT'))
       }),
@@ -239,24 +246,28 @@ export function flowStepTests(inWorld: InWorld, { runsSql }: StoreUnderTest): vo
       'the effects of a step land with its record, in one commit; refused, they fail that attempt, and no other step',
       inWorld(async ({ holdfast }) => {
         let version: number | null = 77
-        const flow = defineFlow('flow', { backoff: { base: 0 }, step: { attempts: 3, backoff: soon } }, async (flow) => {
-          const [first] = await Promise.all([
-            flow.step('guarded', ({ effects, attempt }) => {
-              effects.put('log', attempt)
-              effects.compareAndSet('guard', version, attempt)
-              effects.enqueue('mail', { attempt })
-              version = null
-              return attempt
-            }),
-            flow.step('beside', ({ effects }) => effects.put('beside', true)),
-            flow.step('plain', () => 1),
-          ])
-          if (flow.attempt === 1 && !(await holdfast.kv.get('again'))) {
-            await holdfast.kv.put('again', true)
-            throw new Error('once more')
-          }
-          return first
-        })
+        const flow = defineFlow(
+          'flow',
+          { backoff: { base: 0 }, step: { attempts: 3, backoff: soon } },
+          async (flow) => {
+            const [first] = await Promise.all([
+              flow.step('guarded', ({ effects, attempt }) => {
+                effects.put('log', attempt)
+                effects.compareAndSet('guard', version, attempt)
+                effects.enqueue('mail', { attempt })
+                version = null
+                return attempt
+              }),
+              flow.step('beside', ({ effects }) => effects.put('beside', true)),
+              flow.step('plain', () => 1),
+            ])
+            if (flow.attempt === 1 && !(await holdfast.kv.get('again'))) {
+              await holdfast.kv.put('again', true)
+              throw new Error('once more')
+            }
+            return first
+          },
+        )
         await using _ = holdfast.work(flow)
         const { id } = await holdfast.start(flow, null)
         assert.equal(await holdfast.result(id), 2)
@@ -286,7 +297,8 @@ export function flowStepTests(inWorld: InWorld, { runsSql }: StoreUnderTest): vo
         inWorld(async ({ holdfast }) => {
           const flow = defineFlow('flow', { backoff: { base: 0 } }, async (flow) => {
             await flow.step('make', ({ sql }) => sql`create table flow_notes (n int unique, said text)`)
-            for (const n of [1, 2]) await flow.step(`add ${n}`, ({ sql }) => sql`insert into flow_notes values (${n}, ${`'${n}`})`)
+            for (const n of [1, 2])
+              await flow.step(`add ${n}`, ({ sql }) => sql`insert into flow_notes values (${n}, ${`'${n}`})`)
             if (flow.attempt === 1 && !(await holdfast.kv.get('again'))) {
               await holdfast.kv.put('again', 1)
               throw new Error('once more')
@@ -331,6 +343,7 @@ export function flowStepTests(inWorld: InWorld, { runsSql }: StoreUnderTest): vo
           })
           try {
             kept?.effects.put('k', 2)
+            return 'staged'
           } catch (error) {
             return (error as HoldfastError).code
           }
@@ -509,9 +522,15 @@ export function flowStepTests(inWorld: InWorld, { runsSql }: StoreUnderTest): vo
       'errors of options are errors of the call, and the run goes on',
       inWorld(async ({ holdfast }) => {
         const flow = defineFlow('flow', { signals: { go: z.number() } }, async (flow) => {
-          await rejects(flow.step('', () => 1), 'INVALID_OPTION')
+          await rejects(
+            flow.step('', () => 1),
+            'INVALID_OPTION',
+          )
           await rejects(flow.step('x', null as never), 'INVALID_OPTION')
-          await rejects(flow.step('x', () => 1, { atempts: 1 } as never), 'INVALID_OPTION')
+          await rejects(
+            flow.step('x', () => 1, { atempts: 1 } as never),
+            'INVALID_OPTION',
+          )
           await rejects(flow.sleep('x', 'long' as never), 'INVALID_OPTION')
           await rejects(flow.signal('stop' as never), 'INVALID_OPTION')
           await rejects(flow.call('x', 'q', 1, { id: 'no' } as never), 'INVALID_OPTION')

@@ -11,6 +11,7 @@ import { callerTransactionTests } from './caller-transaction.ts'
 import { cancelTests } from './cancel.ts'
 import { cancelNotificationTests } from './cancel-notifications.ts'
 import { changeTests } from './change.ts'
+import { checkpointTests } from './checkpoints.ts'
 import { claimTests } from './claim.ts'
 import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
@@ -35,8 +36,10 @@ import { enqueuedEventTests } from './enqueued-events.ts'
 import { eraseTests } from './erase.ts'
 import { explainTests } from './explain.ts'
 import { findTests } from './find.ts'
-import { foreignStateTests } from './foreign-state.ts'
+import { flowEndTests } from './flow-ends.ts'
 import { flowStepTests } from './flow-steps.ts'
+import { flowWaitTests } from './flow-waits.ts'
+import { foreignStateTests } from './foreign-state.ts'
 import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
@@ -130,7 +133,7 @@ export const topics: readonly Topic[] = [
     doctorTests,
   ],
   ...[definitionTests, labelTests, eraseTests, schemaAnswerTests, otherRealmTests],
-  ...[flowStepTests],
+  ...[checkpointTests, flowStepTests, flowWaitTests, flowEndTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,

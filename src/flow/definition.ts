@@ -1,5 +1,5 @@
-// A flow's definition: a queue's definition with the function that its runs execute. It needs no connection, so the processes that
-// start runs and those that execute them can share it.
+// A flow's definition: a queue's definition with the function that its runs execute. It needs no connection, so the processes
+// that start runs and those that execute them can share it.
 
 import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { HoldfastError } from '../errors.ts'
@@ -15,7 +15,7 @@ import {
 } from '../queue/definition.ts'
 import { show } from '../runtime/duration.ts'
 import { Webhooks } from '../webhook/webhooks.ts'
-import type { Flow } from './flow.ts'
+import type { Flow, Step } from './flow.ts'
 import { type StepDefaults, type StepPlan, toStepDefaults } from './step-options.ts'
 import type { FlowVerdict } from './verdict.ts'
 
@@ -83,6 +83,8 @@ export interface FlowPlan {
   readonly signals: SignalSchemas | null
   readonly step: StepPlan
   readonly webhooks: Webhooks | null
+  /** Only in tests: functions that are run in place of those of steps, by name. */
+  readonly fakes?: Readonly<Record<string, (step: Step) => unknown>>
 }
 
 export interface FlowDefinition<

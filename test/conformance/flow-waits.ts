@@ -40,7 +40,9 @@ function sleepTests(inWorld: InWorld): void {
     inWorld(async ({ holdfast, clock }) => {
       let calls = 0
       const flow = defineFlow('flow', {}, async (flow) => {
-        await flow.step('before', () => void (calls += 1))
+        await flow.step('before', () => {
+          calls += 1
+        })
         await flow.sleep('rest', '10m')
         return 'rested'
       })

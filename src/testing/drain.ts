@@ -22,7 +22,7 @@ import type { FlowTime } from '../worker/worker.ts'
 import { DrainLoop, type DrainLoopOptions } from './drain-loop.ts'
 import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
 import type { VirtualClock } from './virtual-clock.ts'
-import { nextDue, nextSlot, waitingJobs, whyNothing } from './waiting.ts'
+import { nextDue, nextSlot, storeTime, waitingJobs, whyNothing } from './waiting.ts'
 
 /** The options of a worker that also apply in a test. */
 export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware' | 'unwind' | 'threads'> {
@@ -152,7 +152,7 @@ async function moveOn(
 ): Promise<boolean> {
   const due = await nextDue(holdfast, queues)
   const slot = Number.isFinite(untilAt) ? await nextSlot(holdfast) : null
-  if (due && !Number.isFinite(untilAt) && due.getTime() > clock.now() + endlessMs) return false
+  if (due && !Number.isFinite(untilAt) && due.getTime() > (await storeTime(holdfast)) + endlessMs) return false
   const next = Math.min(due?.getTime() ?? Number.POSITIVE_INFINITY, slot?.getTime() ?? Number.POSITIVE_INFINITY)
   if (next === Number.POSITIVE_INFINITY || next > untilAt) {
     if (Number.isFinite(untilAt)) clock.advanceTo(untilAt)

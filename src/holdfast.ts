@@ -121,7 +121,7 @@ export class Holdfast {
   // ── Flows ──
 
   /** Starts a run of a flow: enqueues its job, with every option of an enqueue. */
-  start<In>(
+  async start<In>(
     // biome-ignore lint/suspicious/noExplicitAny: only the payload matters
     flow: FlowDefinition<In, any, any, any, any, any>,
     payload: In,
@@ -134,7 +134,7 @@ export class Holdfast {
    * Sends a signal to a run that has not ended, or under a key to the run that waits for it. It is kept until the run takes it.
    * MAILBOX_FULL if 100 signals of that name wait already.
    */
-  signal<Signals, const Name extends SignalName<Signals>>(
+  async signal<Signals, const Name extends SignalName<Signals>>(
     // biome-ignore lint/suspicious/noExplicitAny: only the signals matter
     flow: FlowDefinition<any, any, any, any, any, Signals>,
     to: string | { readonly key: string },
@@ -146,7 +146,7 @@ export class Holdfast {
   }
 
   /** Removes signals that wait for a run: those of this name, or all. Answers how many. */
-  clearSignals(flow: AnyFlow, id: string, name?: string): Promise<number> {
+  async clearSignals(flow: AnyFlow, id: string, name?: string): Promise<number> {
     return this.#parts.flows.clearSignals(checkFlow(flow), id, name)
   }
 
@@ -165,7 +165,7 @@ export class Holdfast {
   }
 
   /** What is known of a run: its state, its partial result, and every step with what it waits for. */
-  status<ResultOut, Partial>(
+  async status<ResultOut, Partial>(
     // biome-ignore lint/suspicious/noExplicitAny: only the results matter
     flow: FlowDefinition<any, any, any, ResultOut, Partial, any>,
     id: string,

@@ -1,5 +1,5 @@
-// A flow's definition: a queue's definition with the function that its runs execute. It needs no connection, so the processes that
-// start runs and those that execute them can share it.
+// A flow's definition: a queue's definition with the function that its runs execute. It needs no connection, so the processes
+// that start runs and those that execute them can share it.
 
 import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { HoldfastError } from '../errors.ts'
@@ -9,7 +9,7 @@ import type { QueueSettings } from '../job/record.ts'
 import { type BehaviourOptions, checkSchema, defineQueue, type QueueDefinition } from '../queue/definition.ts'
 import { show } from '../runtime/duration.ts'
 import { Webhooks } from '../webhook/webhooks.ts'
-import type { Flow } from './flow.ts'
+import type { Flow, Step } from './flow.ts'
 import { type StepDefaults, type StepPlan, toStepDefaults } from './step-options.ts'
 import type { FlowVerdict } from './verdict.ts'
 
@@ -75,6 +75,8 @@ export interface FlowPlan {
   readonly signals: SignalSchemas | null
   readonly step: StepPlan
   readonly webhooks: Webhooks | null
+  /** Only in tests: functions that are run in place of those of steps, by name. */
+  readonly fakes?: Readonly<Record<string, (step: Step) => unknown>>
 }
 
 export interface FlowDefinition<
@@ -98,15 +100,28 @@ type Output<S extends StandardSchemaV1> = StandardSchemaV1.InferOutput<S>
 type Unchecked = StandardSchemaV1<unknown, unknown>
 
 export function defineFlow<
-  Payload extends StandardSchemaV1 = Unchecked,
+  Payload extends StandardSchemaV1,
   Result extends StandardSchemaV1 = Unchecked,
   Partial extends StandardSchemaV1 = Unchecked,
   const Signals extends SignalSchemas = AnySignals,
 >(
   name: string,
-  options: FlowSchemaOptions<Payload, Result, Partial, Signals>,
+  options: FlowSchemaOptions<Payload, Result, Partial, Signals> & { readonly payload: Payload },
   run: FlowFunction<Output<Payload>, Input<Result>, Input<Partial>, Signals>,
 ): FlowDefinition<Input<Payload>, Output<Payload>, Input<Result>, Output<Result>, Input<Partial>, Signals>
+/** Without a schema of the payload its type is that of the function's parameter, and is not checked. */
+export function defineFlow<
+  Payload = unknown,
+  Result extends StandardSchemaV1 = Unchecked,
+  Partial extends StandardSchemaV1 = Unchecked,
+  const Signals extends SignalSchemas = AnySignals,
+>(
+  name: string,
+  options: FlowSchemaOptions<StandardSchemaV1<Payload, Payload>, Result, Partial, Signals> & {
+    readonly payload?: undefined
+  },
+  run: FlowFunction<Payload, Input<Result>, Input<Partial>, Signals>,
+): FlowDefinition<Payload, Payload, Input<Result>, Output<Result>, Input<Partial>, Signals>
 /** Without schemas the types are not checked; only that values can be written as JSON. */
 export function defineFlow<Payload, Result = unknown, Partial = unknown>(
   name: string,

@@ -1,4 +1,4 @@
-// The handle that a flow's function gets. Each call has a name; what it has recorded under that name is found by later executions.
+// The handle that a flow's function gets. Each call has a name. Later executions find what it has recorded under that name.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
@@ -95,10 +95,14 @@ export class Flow<Result = unknown, Partial = unknown, Signals = Record<never, n
   step<T>(name: string, fn: (step: Step) => T | Promise<T>, options?: StepOptions): Promise<T>
   step(name: string, fn: (step: Step) => unknown, options?: StepOptions): Promise<unknown> {
     return this.#execution.call(async () => {
-      const { step: defaults } = this.#execution.definition.flow
+      const { step: defaults, fakes = {} } = this.#execution.definition.flow
       const plan = options === undefined ? defaults : toStepPlan(options, defaults)
       if (typeof fn !== 'function') throw invalid('fn', `A step is a function; got ${show(fn)}.`)
-      return runStep(this.#execution, { name: this.#claim(name), fn, plan })
+      return runStep(this.#execution, {
+        name: this.#claim(name),
+        fn: Object.hasOwn(fakes, name) ? (fakes[name] as typeof fn) : fn,
+        plan,
+      })
     })
   }
 

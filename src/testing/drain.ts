@@ -22,7 +22,7 @@ import type { FlowTime } from '../worker/worker.ts'
 import { DrainLoop, type DrainLoopOptions } from './drain-loop.ts'
 import { type RunOutcome, type RunRecord, RunRecords } from './run-records.ts'
 import type { VirtualClock } from './virtual-clock.ts'
-import { nextDue, nextSlot, waitingJobs, whyNothing } from './waiting.ts'
+import { nextDue, nextSlot, storeTime, waitingJobs, whyNothing } from './waiting.ts'
 
 /** The options of a worker that also apply in a test. */
 export interface RunOnceOptions extends Pick<WorkOptions, 'lease' | 'middleware' | 'unwind' | 'threads'> {
@@ -136,6 +136,9 @@ async function runAll(
   return records.all()
 }
 
+/** A flow run that waits for a signal without a timeout is due in ten years. No test means that. */
+const endlessMs = 5 * 365 * 86_400_000
+
 /**
  * Moves time to the next due job, or to the next slot of a schedule if that comes first; false if there is none, or it is due
  * after `untilAt`. Schedules have no end, so their slots count only if `untilAt` is one. A slot of a queue that is not served
@@ -149,6 +152,7 @@ async function moveOn(
 ): Promise<boolean> {
   const due = await nextDue(holdfast, queues)
   const slot = Number.isFinite(untilAt) ? await nextSlot(holdfast) : null
+  if (due && !Number.isFinite(untilAt) && due.getTime() > (await storeTime(holdfast)) + endlessMs) return false
   const next = Math.min(due?.getTime() ?? Number.POSITIVE_INFINITY, slot?.getTime() ?? Number.POSITIVE_INFINITY)
   if (next === Number.POSITIVE_INFINITY || next > untilAt) {
     if (Number.isFinite(untilAt)) clock.advanceTo(untilAt)

@@ -11,6 +11,7 @@ export {
 } from './expect-enqueued.ts'
 export { type AbortCode, type HandlerJob, type HandlerJobOptions, handlerJob } from './handler-job.ts'
 export { type InMemoryOptions, openInMemory } from './in-memory.ts'
+export { type FlowRun, type RunFlowOptions, runFlow } from './run-flow.ts'
 export type { RunOutcome, RunRecord } from './run-records.ts'
 export { VirtualClock, type VirtualClockOptions } from './virtual-clock.ts'
 export type { VirtualTimers } from './virtual-timers.ts'

@@ -38,12 +38,16 @@ import { enqueuedEventTests } from './enqueued-events.ts'
 import { eraseTests } from './erase.ts'
 import { explainTests } from './explain.ts'
 import { findTests } from './find.ts'
+import { flowEndTests } from './flow-ends.ts'
+import { flowStepTests } from './flow-steps.ts'
+import { flowWaitTests } from './flow-waits.ts'
 import { foreignStateTests } from './foreign-state.ts'
 import { fuzzTests } from './fuzz.ts'
 import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
 import { ifDeadTests } from './if-dead.ts'
 import { inboxTests } from './inbox.ts'
+import { jobCheckpointTests } from './job-checkpoint.ts'
 import { kvTests } from './kv.ts'
 import { labelTests } from './labels.ts'
 import { leaseRenewTests } from './lease-renew.ts'
@@ -134,6 +138,7 @@ export const topics: readonly Topic[] = [
   ],
   ...[checkpointTests, signalTests, childTests, endTests],
   ...[definitionTests, labelTests, eraseTests, schemaAnswerTests, otherRealmTests],
+  ...[jobCheckpointTests, flowStepTests, flowWaitTests, flowEndTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,

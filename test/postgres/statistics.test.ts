@@ -23,6 +23,7 @@ const ours = new Set([
   ...[
     'queue.name',
     'queue.on_dead',
+    'queue.on_end',
     'queue.definition',
     'queue.key_path',
     'queue.limit_override',

@@ -1,4 +1,5 @@
 import { isRefused } from '../../errors.ts'
+import { hasWrites } from '../../job/journal.ts'
 import type { CheckpointAnswer, CheckpointRequest, Enqueued } from '../store.ts'
 import { writeJournal } from './journal.ts'
 import { findLeased, type LeasedRow } from './renew.ts'
@@ -10,7 +11,7 @@ export function checkpoint(tx: SqliteTransaction, request: CheckpointRequest): C
   if (!leased) return 'lost'
   const { journal, effects, startsOver, leaseMs } = request
   const enqueued = tx.attempt((): readonly Enqueued[] => {
-    writeJournal(tx, leased.seq, journal)
+    if (hasWrites(journal)) writeJournal(tx, leased.seq, journal)
     return effects ? applyEffects(tx, effects, leased) : []
   })
   if (isRefused(enqueued)) return { failed: enqueued }

@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { findBench } from './find.ts'
+import { flowsBench } from './flows/bench.ts'
 import { limitsBench } from './limits.ts'
 import { describeMachine, machineText } from './machine.ts'
 import { peersBench } from './peers/bench.ts'
@@ -38,6 +39,7 @@ const benches: Readonly<Record<string, Bench>> = {
   worker: workerBench,
   limits: limitsBench,
   find: findBench,
+  flows: flowsBench,
   peers: peersBench,
 }
 

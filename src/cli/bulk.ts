@@ -84,7 +84,8 @@ export async function changeAll({ open, options, terminal, note }: Call, verb: V
 
 function textOf(verb: Verb, dryRun: boolean, answer: BulkAnswer): string {
   const { changed, skipped, next } = answer
-  const stopped = next === null ? [] : [`Stopped before all jobs were gone over. To go on, add --after ${next}`]
+  const toGoOn = dryRun ? 'To go on with the dry run' : 'To go on'
+  const stopped = next === null ? [] : [`Stopped before all jobs were gone over. ${toGoOn}, add --after ${next}`]
   return [headOf(verb, dryRun, changed) + (verb.more?.(answer) ?? ''), ...skipped.map(whySkipped), ...stopped].join(
     '\n',
   )

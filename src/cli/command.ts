@@ -4,6 +4,7 @@ import { HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { parseJson as parse } from '../job/json.ts'
 import { type Duration, toMs } from '../runtime/duration.ts'
+import { parseTime } from '../runtime/time-text.ts'
 import type { Terminal } from './terminal.ts'
 
 export interface Command {
@@ -101,18 +102,35 @@ export class Options {
     return duration
   }
 
-  time(name: string): Date | undefined {
+  /** A duration is from now on, or for conditions `ago`. */
+  time(name: string, direction: 'ahead' | 'ago' = 'ahead'): Date | undefined {
     const text = this.text(name)
-    if (text === undefined) return undefined
-    const time = new Date(text)
-    if (!Number.isNaN(time.getTime())) return time
-    throw new UsageError(`--${name} must be a time such as 2030-01-31T09:00:00Z; got "${text}".`)
+    return text === undefined ? undefined : timeOf(`--${name}`, text, direction)
+  }
+}
+
+/** An ISO 8601 date or time, or a duration from now on, or ago. */
+export function timeOf(what: string, text: string, direction: 'ahead' | 'ago' = 'ahead'): Date {
+  const time = parseTime(text) ?? durationFromNow(text, direction)
+  if (time !== undefined) return new Date(time)
+  const forms = 'a time such as 2030-01-31T09:00:00Z (UTC, unless a zone is given), a date such as 2030-01-31'
+  const far = direction === 'ago' ? 'ago' : 'from now'
+  throw new UsageError(`${what} must be ${forms}, or a duration such as 1h or 7d (so long ${far}); got "${text}".`)
+}
+
+function durationFromNow(text: string, direction: 'ahead' | 'ago'): number | undefined {
+  if (/^\d*$/.test(text)) return undefined // without a unit: a year, seconds or milliseconds
+  try {
+    const ms = toMs(text as Duration, 'time')
+    return Date.now() + (direction === 'ago' ? -ms : ms)
+  } catch {
+    return undefined
   }
 }
 
 /** One time range of two options: `--ended-since` and `--ended-before`. Undefined if neither is given. */
 export function rangeOf(options: Options, name: string): { since?: Date; before?: Date } | undefined {
-  const range = given({ since: options.time(`${name}-since`), before: options.time(`${name}-before`) })
+  const range = given({ since: options.time(`${name}-since`, 'ago'), before: options.time(`${name}-before`, 'ago') })
   return Object.keys(range).length === 0 ? undefined : range
 }
 

@@ -13,7 +13,10 @@ export const conditionOptions: Readonly<Record<string, Option>> = {
     says: 'held, scheduled, ready, running, done, dead or cancelled; may be repeated',
   },
   id: { value: 'id', multiple: true, says: 'the job with this id; may be repeated' },
-  'enqueued-since': { value: 'time', says: 'enqueued at this time or later' },
+  'enqueued-since': {
+    value: 'time',
+    says: 'enqueued at this time or later: 2030-01-31, 2030-01-31T09:00:00Z, or 1h (ago)',
+  },
   'enqueued-before': { value: 'time', says: 'enqueued before this time' },
   'started-since': { value: 'time', says: 'whose newest attempt started at this time or later' },
   'started-before': { value: 'time', says: 'whose newest attempt started before this time' },
@@ -58,7 +61,7 @@ export function toConditions(options: Options): JobConditions {
 
 function toAttempts(text: string | undefined): JobConditions['attempts'] {
   if (text === undefined) return undefined
-  const [, min, dots, max] = /^(\d*)(\.\.)?(\d*)$/.exec(text) ?? []
+  const [, min, dots, max] = /^(\d{0,15})(?:(\.\.)(\d{0,15}))?$/.exec(text) ?? []
   if (dots === undefined && min) return Number(min)
   if (dots !== undefined && (min || max)) return { ...(min && { min: Number(min) }), ...(max && { max: Number(max) }) }
   throw new UsageError(`--attempts must be a number such as 3, or a range such as 3.., ..3 or 2..4; got "${text}".`)

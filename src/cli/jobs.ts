@@ -22,7 +22,7 @@ export const jobs: Command = {
   },
   examples: [
     'holdfast jobs --queue welcome --state dead',
-    'holdfast jobs --state dead --error ECONNRESET --ended-since 2030-01-31T09:00:00Z --count',
+    'holdfast jobs --state dead --error ECONNRESET --ended-since 30m --count',
     'holdfast jobs --payload customer.id=c1 --include payload --limit 10 --json',
   ],
 

@@ -200,7 +200,15 @@ function errorText(error: unknown, args: readonly string[]): string {
 
 /** In every error, because the URL of a store may have been given in the wrong place. */
 function hidePasswords(text: string): string {
-  return text.replace(/\w:\/\/\S*@/g, withoutPassword).replace(/[?&]password=[^&\s"]*/gi, withoutPassword)
+  return text.replace(/\S+/g, withoutPasswordOfUrl).replace(/[?&]password=[^&\s"]*/gi, withoutPassword)
+}
+
+function withoutPasswordOfUrl(word: string): string {
+  const start = word.search(/\w:\/\//)
+  const end = word.lastIndexOf('@') + 1
+  return start < 0 || end <= start
+    ? word
+    : word.slice(0, start) + withoutPassword(word.slice(start, end)) + word.slice(end)
 }
 
 function errorData(error: unknown): Record<string, unknown> {

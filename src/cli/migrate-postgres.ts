@@ -19,7 +19,7 @@ export async function migratePostgres(call: Call, url: string): Promise<Answer> 
 function rolesOf(grants: readonly string[]): Roles {
   const roles: Record<string, string[]> = {}
   for (const grant of grants.flatMap((text) => text.split(','))) {
-    const [, use, role] = /^\s*(\w+)=(.+?)\s*$/.exec(grant) ?? []
+    const [, use, role] = /^(\w+)=(.+)$/.exec(grant.trim()) ?? []
     if (use === undefined || role === undefined || !(isUse(use) || use === 'none'))
       throw new UsageError(`--grant must be as in producer=app_web,worker=app_worker,reader=app_bi; got "${grant}".`)
     roles[use] = [...(roles[use] ?? []), role]

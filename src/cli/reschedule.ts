@@ -1,19 +1,19 @@
 import { bulkOptions, byOf, changeAll, subjectOf } from './bulk.ts'
-import { type Command, UsageError } from './command.ts'
+import { type Command, timeOf } from './command.ts'
 
 export const reschedule: Command = {
   name: 'reschedule',
   operands: '[id] <time>',
-  says: 'move a waiting job, or every one that matches, to another time; if that has passed, it is ready at once',
+  says: 'move a waiting job, or every one that matches, to another time, such as 1h (from now); if that has passed, it is ready at once',
   options: bulkOptions,
   examples: [
     'holdfast reschedule 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80 2030-01-31T09:00:00Z',
-    'holdfast reschedule 2030-01-31T09:00:00Z --queue welcome --state scheduled',
+    'holdfast reschedule 1h --queue welcome --state scheduled',
   ],
 
   async run(call) {
     const { id, rest } = subjectOf(call, 1)
-    const runAt = toTime(rest[0] ?? '')
+    const runAt = timeOf('<time>', rest[0] ?? '')
     if (id === undefined) {
       return changeAll(call, {
         ...{ did: 'Rescheduled', does: 'reschedule' },
@@ -24,10 +24,4 @@ export const reschedule: Command = {
     const when = state === 'scheduled' ? `scheduled for ${runAt.toISOString()}` : state
     return { data: { id, state, runAt }, text: `Rescheduled ${id}: it is ${when}.` }
   },
-}
-
-function toTime(text: string): Date {
-  const time = new Date(text)
-  if (!Number.isNaN(time.getTime())) return time
-  throw new UsageError(`A time must be written like 2030-01-31T09:00:00Z; got "${text}".`)
 }

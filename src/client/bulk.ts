@@ -38,7 +38,7 @@ export interface BulkOptions {
   readonly onProgress?: (progress: BulkProgress) => unknown
   /** Ends the verb after the step that is under way. The answer has a `next` then. */
   readonly signal?: AbortSignal
-  /** `next` of a call that was stopped, with the same filter. */
+  /** `next` of a call that was stopped: of the same verb, filter and argument, and also a dry run if this is one. */
   readonly after?: string
   /** The name of the operator or program that asks. It is only shown. */
   readonly by?: string
@@ -98,7 +98,7 @@ export class Bulk {
   }
 
   async cancelAll(conditions: JobConditions, options: BulkOptions): Promise<CancelAllAnswer> {
-    const request = toBulkRequest('cancelAll', 'cancel', conditions, options)
+    const request = toBulkRequest('cancelAll', { as: 'cancel' }, conditions, options)
     const { requested, ...answer } = await this.#run(request, { as: 'cancel' })
     return { ...answer, requested }
   }
@@ -118,9 +118,9 @@ export class Bulk {
 
   /** A delay counts from the first call: `next` has the time. */
   async rescheduleAll(conditions: JobConditions, when: RunTime, options: BulkOptions): Promise<BulkAnswer> {
-    const request = toBulkRequest('rescheduleAll', 'reschedule', conditions, options)
-    const { calls, store } = this.#context
     const given = toRunTime(when)
+    const request = toBulkRequest('rescheduleAll', { as: 'reschedule', ...given }, conditions, options)
+    const { calls, store } = this.#context
     const now = await calls.run(() => store.time())
     const runAt = request.from?.runAt ?? ('runAt' in given ? given.runAt : now + given.delayMs)
     this.#context.expectDue(Math.max(0, runAt - now)) // also before the last step: the first jobs may be due before
@@ -135,7 +135,7 @@ export class Bulk {
     conditions: JobConditions,
     options: BulkOptions,
   ): Promise<BulkAnswer> {
-    const { requested: _, ...answer } = await this.#run(toBulkRequest(verb, change.as, conditions, options), change)
+    const { requested: _, ...answer } = await this.#run(toBulkRequest(verb, change, conditions, options), change)
     return answer
   }
 
@@ -144,7 +144,7 @@ export class Bulk {
     const { calls, store } = this.#context
     const runAt = change.as === 'reschedule' ? change.runAt : null
     const sums = new Sums()
-    let mark: Mark = request.from ?? { until: null, after: null, pass: 1, runAt, call }
+    let mark: Mark = request.from ?? { until: null, after: null, pass: 1, runAt, call, dryRun }
     let isChanged = request.from !== null // a call that goes on does not know what the call before has changed in this pass
     while (!signal?.aborted) {
       const { until, after } = mark
@@ -159,7 +159,7 @@ export class Bulk {
       await onProgress?.(sums.progress)
       const isPassOver = answer.next === null
       if (isPassOver && (dryRun || !isChanged || !isRepeated(filter, change))) return sums.answer(null)
-      mark = { until: answer.until, after: answer.next, pass: isPassOver ? mark.pass + 1 : mark.pass, runAt, call }
+      mark = { ...mark, until: answer.until, after: answer.next, pass: isPassOver ? mark.pass + 1 : mark.pass }
       if (isPassOver) isChanged = false
     }
     return sums.answer(encodeMark(mark))
@@ -185,42 +185,53 @@ interface Mark {
   readonly pass: number
   /** For a reschedule. */
   readonly runAt: number | null
-  /** Names the verb and its filter: with another, jobs would be left out without a word. */
+  /** Names the verb, its filter and its argument: with another, jobs would be left out without a word. */
   readonly call: string
+  /** A dry run has changed nothing of what it went over. */
+  readonly dryRun: boolean
 }
+
+/** What is asked for, as the caller gave it. */
+type AskedChange = Exclude<BulkChange, { as: 'reschedule' }> | ({ readonly as: 'reschedule' } & GivenTime)
 
 function toBulkRequest(
   verb: string,
-  as: BulkChange['as'],
+  change: AskedChange,
   conditions: JobConditions,
   options: BulkOptions,
 ): BulkRequest {
   checkOptions(conditions, 'the filter', jobConditions)
   checkNoneIsUndefined(verb, conditions)
   checkOptions(options, `${verb} options`, ['dryRun', 'onProgress', 'signal', 'after', 'by'])
-  const { dryRun = false, by, onProgress } = options
+  const { by, onProgress } = options
+  const dryRun = options.dryRun === undefined ? false : checkBoolean(options.dryRun, 'dryRun')
   if (onProgress !== undefined && typeof onProgress !== 'function') {
     throw new HoldfastError('INVALID_OPTION', 'onProgress must be a function.', { option: 'onProgress' })
   }
   const after = toCursor(options.after)
-  const filter = withStates(verb, as, toJobFilter(conditions))
+  const filter = withStates(verb, change.as, toJobFilter(conditions))
   const call = createHash('sha256')
-    .update(JSON.stringify([as, filter]))
+    .update(JSON.stringify([change, filter]))
     .digest('base64url')
     .slice(0, 16)
   return {
-    ...{ filter, call },
-    dryRun: checkBoolean(dryRun, 'dryRun'),
+    ...{ filter, call, dryRun },
     by: by === undefined ? null : checkText(by, 'by', bounds.progressMessageBytes),
     signal: checkSignal(options.signal),
     onProgress,
-    from: after === null ? null : decodeMark(after, call),
+    from: after === null ? null : decodeMark(after, { call, dryRun }),
   }
 }
 
-/** A condition that got lost on its way would change more jobs than the caller meant. */
+/** Conditions with parts that can be left out. */
+const rangeConditions = ['enqueued', 'started', 'ended', 'attempts'] as const
+
+/** A condition, or one bound of a range, that got lost on its way would change more jobs than the caller meant. */
 function checkNoneIsUndefined(verb: string, conditions: JobConditions): void {
-  const lost = Object.entries(conditions).find(([, value]) => value === undefined)?.[0]
+  const parts = rangeConditions.flatMap((condition) =>
+    Object.entries(conditions[condition] ?? {}).map(([part, value]) => [`${condition}.${part}`, value] as const),
+  )
+  const lost = [...Object.entries(conditions), ...parts].find(([, value]) => value === undefined)?.[0]
   if (lost === undefined) return
   const sentence = `${lost} is undefined, and ${verb} would change more jobs than with it. Give a value, or leave the condition out.`
   throw new HoldfastError('INVALID_OPTION', sentence, { option: lost })
@@ -253,7 +264,9 @@ function isRepeated({ ids, states = [] }: JobFilter, { as }: BulkChange): boolea
   return ids === undefined && changeable.length > 0 && changeable.every((state) => states.includes(state))
 }
 
-function toRunTime(when: RunTime): { readonly runAt: number } | { readonly delayMs: number } {
+type GivenTime = { readonly runAt: number } | { readonly delayMs: number }
+
+function toRunTime(when: RunTime): GivenTime {
   checkOptions(when, 'the time', ['runAt', 'delay'])
   const { runAt, delay } = when as { readonly runAt?: Date | number; readonly delay?: Duration }
   if ((runAt === undefined) === (delay === undefined)) {
@@ -262,28 +275,38 @@ function toRunTime(when: RunTime): { readonly runAt: number } | { readonly delay
   return runAt === undefined ? { delayMs: toMs(delay as Duration, 'delay') } : { runAt: checkTime(runAt, 'runAt') }
 }
 
-function encodeMark({ until, after, pass, runAt, call }: Mark): string {
-  return encodeCursor([until ?? '', after ?? '', pass, runAt ?? -1, call])
+function encodeMark({ until, after, pass, runAt, call, dryRun }: Mark): string {
+  return encodeCursor([until ?? '', after ?? '', pass, runAt ?? -1, call, dryRun ? 1 : 0])
 }
 
-function decodeMark(text: string, call: string): Mark {
-  const [until, after, pass, runAt, of] = decodeCursor<[string, string, number, number, string]>(text, isMark)
-  if (of !== call) {
-    const sentence =
-      'after is the `next` of another verb, or of another filter. Give the verb and the filter of the call that was stopped.'
-    throw new HoldfastError('INVALID_OPTION', sentence, { option: 'after' })
+type MarkFields = [until: string, after: string, pass: number, runAt: number, call: string, dryRun: 0 | 1]
+
+function decodeMark(text: string, { call, dryRun }: Pick<Mark, 'call' | 'dryRun'>): Mark {
+  const [until, after, pass, runAt, of, wasDryRun] = decodeCursor<MarkFields>(text, isMark)
+  if (of !== call)
+    throw foreignMark('is the `next` of another verb, filter or argument. Give those of the call that was stopped.')
+  if (dryRun && !wasDryRun) throw foreignMark('is the `next` of a call that is no dry run. Leave it out.')
+  if (!dryRun && wasDryRun) {
+    throw foreignMark(
+      'is the `next` of a dry run, which has changed nothing so far. Leave it out: the call begins with the first job.',
+    )
   }
-  return { until: until || null, after: after || null, pass, runAt: runAt === -1 ? null : runAt, call }
+  return { until: until || null, after: after || null, pass, runAt: runAt === -1 ? null : runAt, call, dryRun }
 }
 
-function isMark([until, after, pass, runAt, call, ...rest]: readonly unknown[]): boolean {
+function foreignMark(why: string): HoldfastError {
+  return new HoldfastError('INVALID_OPTION', `after ${why}`, { option: 'after' })
+}
+
+function isMark([until, after, pass, runAt, call, dryRun, ...rest]: readonly unknown[]): boolean {
   const areTexts = [until, after, call].every((each) => typeof each === 'string')
-  return areTexts && Number.isSafeInteger(pass) && (runAt === -1 || isTime(runAt)) && rest.length === 0
+  const areNumbers = Number.isSafeInteger(pass) && (runAt === -1 || isTime(runAt)) && (dryRun === 0 || dryRun === 1)
+  return areTexts && areNumbers && rest.length === 0
 }
 
-/** An error of the store, with what was done before it and where to go on. A request that is refused is no such error. */
+/** An error of the store, with what was done before it and where to go on. A request that is refused for good is no such error. */
 function withProgress(error: unknown, { changed, next }: BulkAnswer): unknown {
-  if (!isHoldfastError(error) || error.code === 'INVALID_OPTION') return error
+  if (!isHoldfastError(error) || error.code === 'INVALID_OPTION' || error.code === 'UNSUPPORTED') return error
   const done = `${changed} ${changed === 1 ? 'job was' : 'jobs were'} changed before. The same call with after: error.facts.next goes on.`
   return new HoldfastError(error.code, `${error.message} ${done}`, { ...error.facts, changed, next }, { cause: error })
 }

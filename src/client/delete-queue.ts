@@ -1,6 +1,6 @@
 // Deletes a whole queue. Its jobs are deleted first, in bounded steps; then the store deletes the queue itself, if it is empty.
 
-import { HoldfastError } from '../errors.ts'
+import { HoldfastError, isHoldfastError } from '../errors.ts'
 import { checkBoolean, checkOptions } from '../job/names.ts'
 import type { JobState } from '../job/record.ts'
 import { type QueueReference, toQueueName } from '../queue/reference.ts'
@@ -9,7 +9,10 @@ import type { QueueDeletion, Store } from '../store/store.ts'
 export interface DeleteQueueOptions {
   /** Only says what would be deleted. */
   readonly dryRun?: boolean
-  /** Deletes the jobs of the queue too. It is refused while one of them runs. */
+  /**
+   * Deletes the jobs of the queue too. It is refused while one of them runs. An error has `jobsDeleted` in its facts if jobs were
+   * deleted before.
+   */
   readonly withJobs?: boolean
 }
 
@@ -47,8 +50,8 @@ export async function deleteQueue(
 ): Promise<DeletedQueue> {
   checkOptions(options, 'delete options', ['dryRun', 'withJobs'])
   const queue = toQueueName(reference)
-  const dryRun = checkBoolean(options.dryRun ?? false, 'dryRun')
-  const withJobs = checkBoolean(options.withJobs ?? false, 'withJobs')
+  const dryRun = options.dryRun === undefined ? false : checkBoolean(options.dryRun, 'dryRun')
+  const withJobs = options.withJobs === undefined ? false : checkBoolean(options.withJobs, 'withJobs')
   const schedules = await schedulesOf(queue)
   const found = await store.deleteQueue({ queue, dryRun: true })
   const { keys, onDeadOf } = found
@@ -57,6 +60,7 @@ export async function deleteQueue(
   })
   if (dryRun) {
     const { counts } = found
+    if (found.status === 'absent') return answer(false, 0)
     const isFull = sumOf(counts) > 0 && (!withJobs || counts.running > 0)
     const error =
       schedules.length > 0 ? usedBySchedules(queue, schedules) : isFull ? hasJobs(queue, counts, withJobs) : null
@@ -66,16 +70,31 @@ export async function deleteQueue(
   if (schedules.length > 0) throw usedBySchedules(queue, schedules)
   let jobs = 0
   let seen: QueueDeletion = found
-  for (let tries = 0; tries < triesMax; tries++) {
-    if (sumOf(seen.counts) > 0) {
-      if (!withJobs || seen.counts.running > 0) throw hasJobs(queue, seen.counts, withJobs)
-      jobs += await deleteJobs(queue)
+  try {
+    for (let tries = 0; tries < triesMax; tries++) {
+      if (sumOf(seen.counts) > 0) {
+        if (!withJobs || seen.counts.running > 0) throw hasJobs(queue, seen.counts, withJobs)
+        jobs += await deleteJobs(queue)
+      }
+      seen = await store.deleteQueue({ queue, dryRun: false })
+      if (seen.status === 'deleted' || seen.status === 'absent') return answer(true, jobs)
+      if (seen.status === 'busy') throw hasOpenTransactions(queue, seen.transactions)
     }
-    seen = await store.deleteQueue({ queue, dryRun: false })
-    if (seen.status === 'deleted' || seen.status === 'absent') return answer(true, jobs)
-    if (seen.status === 'busy') throw hasOpenTransactions(queue, seen.transactions)
+    throw hasJobs(queue, seen.counts, withJobs)
+  } catch (error) {
+    throw afterDeleting(error, jobs)
   }
-  throw hasJobs(queue, seen.counts, withJobs)
+}
+
+/** An error says how many jobs were deleted before it, also by the part of `deleteJobs` that was carried out. */
+function afterDeleting(error: unknown, jobs: number): unknown {
+  if (!isHoldfastError(error)) return error
+  const { changed = 0, next, ...facts } = error.facts as { readonly changed?: number; readonly next?: string }
+  const deleted = jobs + changed
+  if (deleted === 0) return error
+  const said = next !== undefined && isHoldfastError(error.cause) ? error.cause.message : error.message
+  const message = `${said} ${deleted} ${deleted === 1 ? 'job of the queue was' : 'jobs of the queue were'} deleted before.`
+  return new HoldfastError(error.code, message, { ...facts, jobsDeleted: deleted }, { cause: error })
 }
 
 function sumOf(counts: Readonly<Record<JobState, number>>): number {

@@ -4,7 +4,7 @@ import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { byteLength } from '../job/codec.ts'
 import type { JobFilter, PayloadCondition, TimeRange } from '../job/filter.ts'
-import { areLabels, type Labels } from '../job/labels.ts'
+import type { Labels } from '../job/labels.ts'
 import { isKeyPath } from '../job/limit-key.ts'
 import {
   checkInteger,
@@ -16,6 +16,7 @@ import {
   checkWorkerName,
 } from '../job/names.ts'
 import type { IncludedPart, JobState } from '../job/record.ts'
+import { checkLabelCondition } from '../queue/labels.ts'
 import { type QueueReference, toQueueName } from '../queue/reference.ts'
 import { show } from '../runtime/duration.ts'
 import type { CountQuery, FindQuery } from '../store/store.ts'
@@ -104,7 +105,7 @@ export function toJobFilter(filter: JobConditions): JobFilter {
     ...(ended !== undefined && { ended: toRange(ended, 'ended') }),
     ...(error !== undefined && { error: checkText(error, 'error', bounds.errorTextBytes) }),
     ...(errorGroup !== undefined && { errorGroup: checkErrorGroup(errorGroup) }),
-    ...(labels !== undefined && { labels: checkLabels(labels) }),
+    ...(labels !== undefined && { labels: checkLabelCondition(labels) }),
     ...(batch !== undefined && { batch: checkJobId(batch) }),
     ...(limitKey !== undefined && { limitKey: checkKey(limitKey, 'limitKey') }),
     ...(dedupKey !== undefined && { dedupKey: checkKey(dedupKey, 'dedupKey') }),
@@ -119,12 +120,6 @@ function checkErrorGroup(group: unknown): string {
   if (typeof group === 'string' && /^([0-9a-f]{16})?$/.test(group)) return group
   const sentence = `errorGroup is a group of deadGroups(), 16 hexadecimal digits; got ${show(group)}.`
   throw new HoldfastError('INVALID_OPTION', sentence, { option: 'errorGroup', value: group })
-}
-
-function checkLabels(labels: unknown): Labels {
-  if (areLabels(labels) && Object.keys(labels).length > 0) return labels
-  const sentence = `labels names 1 to ${bounds.labelsMax} labels with their values, such as { customer: 'c1' }; got ${show(labels)}.`
-  throw new HoldfastError('INVALID_OPTION', sentence, { option: 'labels' })
 }
 
 export function toCursor(after: unknown): string | null {

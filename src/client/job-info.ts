@@ -1,6 +1,7 @@
 // A job as callers read it: dates as `Date`, JSON as data. Text that cannot be decoded is returned as it is.
 
 import { decodeJson } from '../job/codec.ts'
+import type { Parent } from '../job/journal.ts'
 import type { Labels } from '../job/labels.ts'
 import type {
   ChangeByHand,
@@ -78,6 +79,10 @@ export interface JobInfo {
   readonly labels: Labels
   /** The batch that the job is an item of. */
   readonly batch: string | null
+  /** The flow run that has started this job, and the step in which it did. */
+  readonly parent: Parent | null
+  /** It is a flow run that has begun: its steps can be read. */
+  readonly hasJournal: boolean
   /** The newest attempts, oldest first. */
   readonly history: readonly AttemptInfo[]
   /** The newest requeues and changes by hand, oldest first. */

@@ -6,13 +6,7 @@ import { HoldfastError } from '../errors.ts'
 import { defaults } from '../job/bounds.ts'
 import { checkInteger, checkObject, checkOutcome } from '../job/names.ts'
 import type { QueueSettings } from '../job/record.ts'
-import {
-  type BehaviourOptions,
-  checkSchema,
-  defineQueue,
-  noticeQueue,
-  type QueueDefinition,
-} from '../queue/definition.ts'
+import { type BehaviourOptions, checkSchema, defineQueue, type QueueDefinition } from '../queue/definition.ts'
 import { show } from '../runtime/duration.ts'
 import { Webhooks } from '../webhook/webhooks.ts'
 import type { Flow, Step } from './flow.ts'
@@ -48,8 +42,6 @@ export interface FlowOptions<Payload = any> extends BehaviourOptions<Payload> {
   readonly version?: number
   /** Defaults of its steps. */
   readonly step?: StepDefaults
-  /** Every end of a run enqueues an `EndNotice` in this queue, in the same transaction. */
-  readonly onEnd?: BehaviourOptions['onDead']
   /** They deliver what `flow.done(result, { webhook })` announces. */
   readonly webhooks?: Webhooks
 }
@@ -142,13 +134,12 @@ export function defineFlow(
   run: FlowFunction<never, unknown, unknown, AnySignals>,
 ): FlowDefinition {
   checkObject(options, 'flow options')
-  const { version = 1, step, onEnd, webhooks, partial, signals, attempts = defaults.attempts, ...rest } = options
+  const { version = 1, step, webhooks, partial, signals, attempts = defaults.attempts, ...rest } = options
   if (typeof run !== 'function') throw invalid('run', `A flow is a function (flow, payload); got ${show(run)}.`)
   if (webhooks !== undefined && !(webhooks instanceof Webhooks))
     throw invalid('webhooks', `webhooks must be made by defineWebhooks; got ${show(webhooks)}.`)
   // With `attempts` the definition is stored as a whole.
   const queue = defineQueue<StandardSchemaV1, StandardSchemaV1>(name, { ...rest, attempts })
-  const target = noticeQueue(name, 'onEnd', onEnd)
   const flow: FlowPlan = {
     version: checkInteger(version, 'version', 1, Number.MAX_SAFE_INTEGER),
     run,
@@ -161,7 +152,7 @@ export function defineFlow(
   return {
     ...queue,
     flow,
-    settings: { ...settings, flow: flow.version, ...(target !== undefined && { onEnd: target }) },
+    settings: { ...settings, flow: flow.version },
   }
 }
 

@@ -7,8 +7,8 @@
 //   part -1   what is recorded before the outcome is known: a start, a deadline, a child that was enqueued
 //   part  n   the nth attempt of the step, which has failed
 //
-// Records are numbered in the order in which they were committed, from 1. The numbers come from the holder of the lease, who
-// alone adds records.
+// Records are numbered in the order in which they were committed, from 1. The numbers come from the holder of the lease: no other
+// process adds records.
 
 import { type Refused, refuse } from '../errors.ts'
 import { bounds } from './bounds.ts'

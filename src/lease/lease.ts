@@ -276,14 +276,9 @@ export class Lease<Payload = unknown, Result = unknown> {
     return backoffMs(this.#definition.backoff, this.job.attempt, this.#context.random())
   }
 
-  /** If effects cannot be prepared, the job fails, as it does if they fail in the store. */
-  async #prepare(effects: Effects): Promise<EffectSet | null> {
-    try {
-      return await prepareEffects(effects, this.#context.capabilities, this.#context.define)
-    } catch (error) {
-      await this.#retry(error, this.#delayMs(undefined))
-      throw error
-    }
+  /** Throws if they are not valid: then nothing was settled, and the lease can be settled in another way. */
+  #prepare(effects: Effects): Promise<EffectSet | null> {
+    return prepareEffects(effects, this.#context.capabilities, this.#context.define)
   }
 
   async #settle(settlement: Settlement): Promise<Settled> {

@@ -20,6 +20,11 @@ export interface BackoffOptions {
   readonly jitter?: number
 }
 
+/** The queue that gets notices. */
+export interface NoticeTarget {
+  readonly queue: string | { readonly name: string } | { readonly definition: AnyDefinition }
+}
+
 // biome-ignore lint/suspicious/noExplicitAny: the payload has any type unless given
 export interface BehaviourOptions<Payload = any> {
   /** How often a job may be claimed before a failure makes it dead. */
@@ -38,7 +43,12 @@ export interface BehaviourOptions<Payload = any> {
    */
   readonly retryable?: (error: unknown) => boolean
   /** Every death in this queue enqueues a `DeathNotice` in that one, in the same transaction. */
-  readonly onDead?: { readonly queue: string | { readonly name: string } | { readonly definition: AnyDefinition } }
+  readonly onDead?: NoticeTarget
+  /**
+   * Every end of a job in this queue (done, dead, cancelled, or deleted while it waits) enqueues an `EndNotice` in that one. It
+   * is stored in the same transaction.
+   */
+  readonly onEnd?: NoticeTarget
   /**
    * How many jobs may run at once, or start within a time, in all processes together: of the whole queue, of each limit key, or
    * (an array) one of each. If left out, the stored limits stay; `null` removes them.
@@ -129,6 +139,7 @@ const storedNames = [
   'priority',
   'retain',
   'onDead',
+  'onEnd',
   'limit',
   'labels',
 ] as const
@@ -185,34 +196,33 @@ function toSettings(
   { limit, keyLimit, key }: Limits,
 ): QueueSettings | null {
   if (storedNames.every((each) => options[each] === undefined)) return null
-  const { retain, onDead } = options
+  const { retain } = options
   if (retain !== undefined) checkOptions(retain, 'retain', ['done', 'dead'])
-  const target = noticeQueue(name, 'onDead', onDead)
+  const onDead = noticeQueue(name, 'onDead', options.onDead)
+  const onEnd = noticeQueue(name, 'onEnd', options.onEnd)
   return {
     name,
     ...behaviour,
     retainDoneMs: toMs(retain?.done ?? defaults.retainDoneMs, 'retain.done', { infinite: true }),
     retainDeadMs: toMs(retain?.dead ?? defaults.retainDeadMs, 'retain.dead', { infinite: true }),
-    onDead: target ?? null,
+    onDead,
+    ...(onEnd !== null && { onEnd }),
     limits: options.limit === undefined ? null : { limit, keyLimit, key },
     ...checkLabelRules(options.labels),
   }
 }
 
-/** The queue that gets notices; undefined: none. */
-export function noticeQueue(
-  name: string,
-  option: 'onDead' | 'onEnd',
-  given: BehaviourOptions['onDead'],
-): string | undefined {
-  if (given === undefined) return undefined
-  checkOptions(given, option, ['queue'])
-  checkGiven(given, `${option} of a queue`, { queue: option === 'onDead' ? "'dead-letters'" : "'ended'" })
-  const { queue } = given
+/** The queue that gets notices; null: none. */
+function noticeQueue(name: string, option: 'onDead' | 'onEnd', target: NoticeTarget | undefined): string | null {
+  if (target === undefined) return null
+  checkOptions(target, option, ['queue'])
+  checkGiven(target, `${option} of a queue`, { queue: option === 'onDead' ? "'dead-letters'" : "'ends'" })
+  const { queue } = target
   const named =
-    typeof queue !== 'object' || queue === null ? queue : 'name' in queue ? queue.name : queue.definition?.name
-  const target = checkQueueName(named)
-  if (target !== name) return target
+    typeof queue !== 'object' || queue === null
+      ? checkQueueName(queue)
+      : checkQueueName('name' in queue ? queue.name : queue.definition?.name)
+  if (named !== name) return named
   const message = `${option} of queue ${name} names the queue itself; name another queue.`
   throw new HoldfastError('INVALID_OPTION', message, { name })
 }

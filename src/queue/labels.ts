@@ -3,17 +3,31 @@
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { isPlainObject } from '../job/codec.ts'
-import { areLabelRules, areLabels, encodeLabels, isLabelName, isLabelValue, type LabelRules } from '../job/labels.ts'
+import {
+  areLabelRules,
+  areLabels,
+  encodeLabels,
+  isLabelName,
+  isLabelValue,
+  type LabelRules,
+  type Labels,
+} from '../job/labels.ts'
 import { isKeyPath } from '../job/limit-key.ts'
 import { show } from '../runtime/duration.ts'
 
 /** The labels that an enqueue states, as JSON text; null: none. */
 export function checkLabels(labels: unknown): string | null {
   if (areLabels(labels)) return encodeLabels(labels)
-  const valueRule = `a value is 1 to ${bounds.labelBytes} bytes of well-formed text without NUL`
-  throw invalid(labels, "labels is an object of texts, such as { customer: 'c1' }", {
-    isValue: isLabelValue,
-    valueRule,
+  throw invalid(labels, "labels is an object of texts, such as { customer: 'c1' }", textRule)
+}
+
+/** The labels by which jobs are found. */
+export function checkLabelCondition(labels: unknown): Labels {
+  const what = "labels names labels with their values, such as { customer: 'c1' }"
+  if (!areLabels(labels)) throw invalid(labels, what, textRule)
+  if (Object.keys(labels).length > 0) return labels
+  throw new HoldfastError('INVALID_OPTION', `${what}; it names none. Leave it out, or name at least one.`, {
+    option: 'labels',
   })
 }
 
@@ -36,6 +50,11 @@ interface Rule {
   readonly valueRule: string
 }
 
+const textRule: Rule = {
+  isValue: isLabelValue,
+  valueRule: `a value is 1 to ${bounds.labelBytes} bytes of well-formed text without NUL`,
+}
+
 function invalid(labels: unknown, what: string, { isValue, valueRule }: Rule): HoldfastError {
   const refuse = (why: string, facts = {}) =>
     new HoldfastError('INVALID_OPTION', `${what}; ${why}.`, { option: 'labels', ...facts })
@@ -47,6 +66,13 @@ function invalid(labels: unknown, what: string, { isValue, valueRule }: Rule): H
     return refuse(`${rule}; got ${show(name)}`, { label: name })
   }
   const wrong = entries.find(([, value]) => !isValue(value))
-  if (wrong) return refuse(`${valueRule}; that of ${wrong[0]} is none`, { label: wrong[0] })
+  if (wrong) return refuse(`${valueRule}; that of ${wrong[0]} is ${kindOf(wrong[1])}`, { label: wrong[0] })
   return refuse(`at most ${bounds.labelsMax} are allowed, and these are ${entries.length}`, { labels: entries.length })
+}
+
+/** The value itself may be personal data, and is never part of an error. */
+function kindOf(value: unknown): string {
+  if (value === undefined || value === null) return String(value)
+  if (value === '') return 'empty'
+  return typeof value === 'string' ? 'another text' : `of type ${typeof value}`
 }

@@ -7,6 +7,8 @@ import type { Holdfast } from '../holdfast.ts'
 import { parseJson } from '../job/json.ts'
 import { checkOptions } from '../job/names.ts'
 import { Health, type HealthParts, storeHealth } from '../observe/health.ts'
+import { show } from '../runtime/duration.ts'
+import { parseTime } from '../runtime/time-text.ts'
 
 export interface HandlerOptions {
   /** Where the handler is mounted, such as `/holdfast`; the root unless given. */
@@ -76,7 +78,7 @@ const known = [
   ...['attemptsMin', 'attemptsMax', 'payloadPath', 'payloadEquals', 'label', 'limit'],
 ]
 
-/** Times are ISO texts or milliseconds; the value of a payload is JSON. What a parameter may be is checked by the client. */
+/** Times are ISO 8601 or milliseconds; the value of a payload is JSON. What a parameter may be is checked by the client. */
 function toFilter(query: URLSearchParams): JobsFilter {
   for (const name of query.keys()) {
     if (known.includes(name)) continue
@@ -84,6 +86,8 @@ function toFilter(query: URLSearchParams): JobsFilter {
       option: name,
     })
   }
+  for (const name of new Set(query.keys()))
+    if (name !== 'label' && !(name in lists) && query.getAll(name).length > 1) throw givenTwice(name)
   const entries: [string, unknown][] = []
   for (const [name, option] of Object.entries(lists)) if (query.has(name)) entries.push([option, query.getAll(name)])
   for (const name of texts) if (query.has(name)) entries.push([name, query.get(name)])
@@ -93,10 +97,25 @@ function toFilter(query: URLSearchParams): JobsFilter {
   }
   const attempts = { ...numberOf(query, 'attemptsMin', 'min'), ...numberOf(query, 'attemptsMax', 'max') }
   if (Object.keys(attempts).length > 0) entries.push(['attempts', attempts])
-  if (query.has('label')) entries.push(['labels', Object.fromEntries(query.getAll('label').map(toLabel))])
+  if (query.has('label')) entries.push(['labels', labelsOf(query.getAll('label'))])
   if (query.has('payloadPath') || query.has('payloadEquals'))
     entries.push(['payload', { path: query.get('payloadPath'), equals: jsonOf(query.get('payloadEquals')) }])
   return { ...Object.fromEntries(entries), ...numberOf(query, 'limit', 'limit') }
+}
+
+function labelsOf(texts: readonly string[]): Readonly<Record<string, string>> {
+  const labels = texts.map(toLabel)
+  const names = labels.map(([name]) => name)
+  const twice = names.find((name, i) => names.indexOf(name) < i)
+  if (twice !== undefined) throw givenTwice(`label=${twice}`)
+  return Object.fromEntries(labels)
+}
+
+/** All conditions must hold, and one that is given twice would be dropped. */
+function givenTwice(name: string): HoldfastError {
+  const repeatable = [...Object.keys(lists), 'labels of different names'].join(', ')
+  const sentence = `${name} is given twice. A condition is given once; only ${repeatable} may be repeated.`
+  return new HoldfastError('INVALID_OPTION', sentence, { option: name })
 }
 
 /** name=value; without the sign the value is empty, which no label is. */
@@ -106,9 +125,17 @@ function toLabel(text: string): [name: string, value: string] {
 }
 
 function timeOf(query: URLSearchParams, name: string, end: 'since' | 'before') {
-  const text = query.get(`${name}${end === 'since' ? 'Since' : 'Before'}`)
+  const option = `${name}${end === 'since' ? 'Since' : 'Before'}`
+  const text = query.get(option)
   if (text === null) return {}
-  return { [end]: /^\d+$/.test(text) ? Number(text) : new Date(text) }
+  const time = /^\d{1,16}$/.test(text) ? Number(text) : parseTime(text)
+  if (time !== undefined) return { [end]: time }
+  const accepts = 'a time such as 2030-01-31T09:00:00Z (UTC, unless a zone is given), a date such as 2030-01-31'
+  throw new HoldfastError(
+    'INVALID_OPTION',
+    `${option} must be ${accepts}, or whole milliseconds since 1970; got ${show(text)}. A + in a URL is written %2B.`,
+    { option, value: text },
+  )
 }
 
 function numberOf(query: URLSearchParams, name: string, option: string) {

@@ -1,6 +1,7 @@
 // The `next` of a page: the position of its last row, as text that callers pass back and do not read.
 
 import { toError } from '../errors.ts'
+import { isText } from '../job/names.ts'
 import { unknownPage } from './refusals.ts'
 
 export function encodeCursor(position: readonly (string | number)[]): string {
@@ -11,11 +12,16 @@ export function encodeCursor(position: readonly (string | number)[]): string {
 export function decodeCursor<Position>(text: string, isPosition: (value: readonly unknown[]) => boolean): Position {
   try {
     const value = JSON.parse(Buffer.from(text, 'base64url').toString())
-    if (Array.isArray(value) && isPosition(value)) return value as Position
+    if (Array.isArray(value) && value.every(isPart) && isPosition(value)) return value as Position
   } catch {
     // no JSON: refused below
   }
   throw toError(unknownPage())
+}
+
+/** Texts of a position are names that a store keeps; PostgreSQL takes no other as a parameter. */
+function isPart(value: unknown): boolean {
+  return typeof value !== 'string' || value === '' || isText(value)
 }
 
 /** The position of an error group in a list of groups, on every store: what it is ordered by, its queue, its fingerprint. */

@@ -1,12 +1,15 @@
-// A store for reading only: dashboards, reports, replicas. Reads pass; every call that would change something is refused.
+// A store for reading only: dashboards, reports, replicas. Reads and dry runs pass; every call that would change something is
+// refused.
 
 import { HoldfastError } from '../errors.ts'
 import type {
   BatchesQuery,
   BatchName,
+  ChangeAllRequest,
   ChangesQuery,
   CountQuery,
   DeadGroupsQuery,
+  DeleteQueueRequest,
   ExamineRequest,
   FindQuery,
   ItemsQuery,
@@ -44,11 +47,9 @@ export class ReadOnlyStore implements Store {
   cancel = () => refused('cancel')
   requeue = () => refused('requeue')
   alter = () => refused('change a job')
-  changeAll = () => refused('change jobs')
   pause = () => refused('pause or resume')
   pauseAll = () => refused('pause or resume')
   releaseWorker = () => refused('release the jobs of a worker')
-  deleteQueue = () => refused('delete a queue')
   openBatch = () => refused('open a batch')
   addItems = () => refused('add items to a batch')
   controlBatch = () => refused('change a batch')
@@ -56,6 +57,14 @@ export class ReadOnlyStore implements Store {
   kvWrite = () => refused('write a key')
   advance = () => refused('enqueue')
   watch = () => refused('watch, because a watcher must register itself with the writers')
+
+  changeAll(request: ChangeAllRequest) {
+    return request.dryRun ? this.#store.changeAll(request) : refused('change jobs')
+  }
+
+  deleteQueue(request: DeleteQueueRequest) {
+    return request.dryRun ? this.#store.deleteQueue(request) : refused('delete a queue')
+  }
 
   job(id: string) {
     return this.#store.job(id)

@@ -153,19 +153,19 @@ function wrongState(id: string, state: JobState, verb: string, wanted: string): 
   return refuse('INVALID_STATE', message, { id, state })
 }
 
-export function requeueBlocked(id: string, heldBy: string): Refused {
+export function requeueBlocked(id: string, state: JobState, heldBy: string): Refused {
   return refuse(
     'INVALID_STATE',
     `Cannot requeue job ${id}: job ${heldBy} holds its dedup key. Wait for that one to end.`,
-    { id, state: 'dead', heldBy },
+    { id, state, heldBy },
   )
 }
 
-export function requeueCancelled(id: string, batchId: string): Refused {
+export function requeueCancelled(id: string, state: JobState, batchId: string): Refused {
   return refuse(
     'INVALID_STATE',
     `Cannot requeue job ${id}: its batch ${batchId} was cancelled. Enqueue the work as a new job.`,
-    { id, state: 'dead', batchId },
+    { id, state, batchId },
   )
 }
 

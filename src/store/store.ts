@@ -17,9 +17,9 @@
 //      That holds for an hour. After that, the answer to a settlement that had committed is `lost`.
 //
 // 2. DURABILITY. These are durable before they are answered: define, enqueue, advance, settle, checkpoint, signal, cancel,
-//    requeue, alter, changeAll, pause, deleteQueue, kv writes. These need not be: claim, renew, progress, sweep, releaseWorker. If a crash loses one of the
-//    latter, the job must be claimable again, at once or when the lease that the store remembers expires. The lost step must not
-//    cost an attempt.
+//    requeue, alter, changeAll, pause, deleteQueue, kv writes. These need not be: claim, renew, progress, sweep, releaseWorker.
+//    If a crash loses one of the latter, the job must be claimable again, at once or when the lease that the store remembers
+//    expires. The lost step must not cost an attempt.
 //
 // 3. TIME. The store owns the clock. Requests carry durations (leaseMs, delayMs, ttlMs, windowMs) or times that the caller chose
 //    (runAt, startBefore). "Now" is always the store's time, so a worker whose clock is wrong does no harm. If the store's
@@ -37,8 +37,8 @@
 //    reached yet, unless a queue or priority is used for the first time.
 //
 // 5. FENCE. The answer to a claim carries a fence for each job: an opaque text, made from 128 random bits. It names this lease
-//    of this job and is never used again. renew, progress, checkpoint and settle name the job by (id, fence). They act only while that
-//    very lease exists, even if it has expired. After the job was rescued, claimed again, cancelled, requeued or settled,
+//    of this job and is never used again. renew, progress, checkpoint and settle name the job by (id, fence). They act only while
+//    that very lease exists, even if it has expired. After the job was rescued, claimed again, cancelled, requeued or settled,
 //    they answer `lost` and change nothing. Leases are per job: renewing one does not extend the others of its claim.
 //
 // 6. EFFECTS. A settlement and its effects are one transaction: job, counters, dedup keys, follow-ups, kv, SQL. A follow-up
@@ -173,7 +173,8 @@
 //      a step that never ends, however many steps there are. Without it, they stay as they are.
 //    - It is repeatable under its token in the same way as `settle`.
 //
-// 22. JOURNAL. The records, the partial result and the mailbox of a job (`../job/journal.ts`). It belongs to the job: a requeue
+// 22. JOURNAL. The records, the partial result and the mailbox of a job (`../job/journal.ts`). The first write
+//    opens it, or the first park. It belongs to the job: a requeue
 //    keeps it, and it is removed in the transaction that removes the job. Only where PostgreSQL drops finished jobs with their
 //    partition, it goes some steps before. A settlement writes its journal in its transaction, whatever becomes of the job. If an
 //    effect of it is refused, neither is written. A claim with `journals` answers the journal of each job that has one, as far

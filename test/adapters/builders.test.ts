@@ -177,7 +177,7 @@ test('an invalid statement is refused, and fails its job', async () => {
     const lease = await claimOne(holdfast, 'fetch')
     await rejects(lease.done(null, { sql: [statement as SqlStatement] }), 'INVALID_OPTION')
   }
-  assert.equal((await holdfast.stats('fetch')).scheduled, bad.length)
+  assert.equal((await holdfast.stats('fetch')).running, bad.length)
 })
 
 test('a builder that was not compiled is refused with the call that compiles it', async () => {

@@ -108,7 +108,7 @@ test('wrong arguments are answered with one sentence and exit code 2, before any
     [['delete', unknownId, '--dry-run'], /^holdfast: Give either a job id or a filter.*\n$/],
     [['requeue', unknownId, '--queue', 'x'], /^holdfast: Give either a job id or a filter.*\n$/],
     [['wake', unknownId, '{x: 1}'], /^holdfast: The data is not JSON .*\n$/],
-    [['reschedule', unknownId, 'soon'], /^holdfast: A time must be written like .*; got "soon"\.\n$/],
+    [['reschedule', unknownId, 'soon'], /^holdfast: <time> must be a time such as .*; got "soon"\.\n$/],
     [
       ['change', unknownId, '--limit-key', 'a', '--no-limit-key'],
       /^holdfast: Give either --limit-key or --no-limit-key\.\n$/,
@@ -516,8 +516,32 @@ test('jobs has a flag for every condition, and counts', async () => {
     ['--label', 'customer'],
     ['--payload', '=1'],
     ['--ended-since', 'x'],
+    ['--ended-since', 'yesterday 5'],
+    ['--ended-since', '5'],
+    ['--started-before', '2030-02-30'],
+    ['--enqueued-since', '-1h'],
   ])
     assert.equal((await world.holdfast('jobs', ...wrong)).code, 2, wrong.join(' '))
+  const { stderr } = await world.holdfast('jobs', '--ended-since', 'yesterday 5')
+  assert.match(
+    stderr,
+    /^holdfast: --ended-since must be a time such as .*, a date such as .*, or a duration such as 1h .* \(so long ago\); got "yesterday 5"\.$/m,
+  )
+})
+
+test('a duration is so long ago in a condition, and so long from now in a reschedule', async () => {
+  await using world = await setup()
+  const { id } = await world.json('enqueue', 'mail', '1', '--run-at', '7d')
+  const ids = async (...flags: string[]) =>
+    (await world.json('jobs', ...flags)).jobs.map((job: { id: string }) => job.id)
+  assert.deepEqual(await ids('--enqueued-since', '1h'), [id])
+  assert.deepEqual(await ids('--enqueued-before', '1h'), [])
+  const early = Date.now() + 3_600_000
+  await world.json('reschedule', id, '1h')
+  const { runAt } = await world.json('job', id)
+  assert.ok(Date.parse(runAt) >= early && Date.parse(runAt) <= Date.now() + 3_600_000)
+  for (const time of ['soon', '5', '2030-02-30'])
+    assert.equal((await world.holdfast('reschedule', id, time)).code, 2, time)
 })
 
 test('job shows everything, with the history of attempts', async () => {

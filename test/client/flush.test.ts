@@ -59,5 +59,5 @@ test('an enqueue above the size limit is refused, and none of its jobs is stored
   assert.ok(lease)
   const enqueue = many(65).map((job) => ({ queue: 'post', ...job }))
   await rejects(lease.done(1, { enqueue }), 'PAYLOAD_TOO_LARGE')
-  assert.deepEqual([(await holdfast.stats('post')).ready, (await holdfast.stats('mail')).scheduled], [0, 1])
+  assert.deepEqual([(await holdfast.stats('post')).ready, (await holdfast.stats('mail')).running], [0, 1])
 })

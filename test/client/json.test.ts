@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import test from 'node:test'
+import test, { mock } from 'node:test'
 import fc from 'fast-check'
 import { parseJson } from '../../src/job/json.ts'
 
@@ -50,4 +50,19 @@ test('invalid JSON is refused like by JSON.parse', () => {
 test('a long text with escapes is read unchanged', () => {
   const data = { [`key\n${'k'.repeat(1_000)}`]: '"\\'.repeat(400_000) }
   assert.deepEqual(parseJson(JSON.stringify(data)), data)
+})
+
+test('a text that is made to be slow to read is searched once, or refused before it is searched', () => {
+  const includes = mock.method(String.prototype, 'includes')
+  const replace = mock.method(String.prototype, 'replace')
+  try {
+    const standIns = Array.from({ length: 5_000 }, (_, i) => `stand-in ${i} `).join('')
+    assert.deepEqual(parseJson(`{"a\\n":"${standIns}"}`), { 'a\n': standIns })
+    assert.ok(includes.mock.callCount() <= 2, `${includes.mock.callCount()} searches`)
+    const before = replace.mock.callCount()
+    assert.throws(() => parseJson(`"${'\\"'.repeat(50_000)}`), SyntaxError)
+    assert.equal(replace.mock.callCount(), before)
+  } finally {
+    mock.restoreAll()
+  }
 })

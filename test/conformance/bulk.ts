@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
-import type { BulkAnswer, BulkOptions, BulkProgress } from '../../src/client/bulk.ts'
+import type { BulkAnswer, BulkOptions, BulkProgress, RunTime } from '../../src/client/bulk.ts'
 import type { JobConditions } from '../../src/client/filter.ts'
 import type { JobInfo } from '../../src/client/job-info.ts'
 import { HoldfastError } from '../../src/errors.ts'
@@ -893,17 +893,74 @@ function optionTests(inWorld: InWorld): void {
       await rejects(holdfast.cancelAll({ labels: { customer: 'c2' } }, { after }), 'INVALID_OPTION')
       await rejects(holdfast.deleteAll({ labels: { customer: 'c1' } }, { after }), 'INVALID_OPTION')
       const mark = JSON.parse(Buffer.from(after, 'base64url').toString())
-      const crafted = Buffer.from(JSON.stringify([...mark.slice(0, 3), 2 ** 53 - 1, mark[4]])).toString('base64url')
+      const crafted = Buffer.from(JSON.stringify(mark.with(3, 2 ** 53 - 1))).toString('base64url')
       await rejects(holdfast.cancelAll({ labels: { customer: 'c1' } }, { after: crafted }), 'INVALID_OPTION')
       assert.equal((await holdfast.cancelAll({ labels: { customer: 'c1' } }, { after })).changed, 1)
+    }),
+  )
+
+  for (const verb of verbs) {
+    test(
+      `${verb.name} refuses the \`next\` of a dry run, which changed nothing that it went over, and the other way round`,
+      inWorld(async ({ holdfast, clock }) => {
+        await manyFor(holdfast, verb)
+        const when = clock.now() + hour
+        const run = (options: BulkOptions) => verb.run(holdfast, { queue: 'mail' }, { options, when, priority: 1 })
+        const dry = await run({ ...stopAfterOne(new AbortController()), dryRun: true })
+        const after = dry.next as string
+        assert.ok(dry.changed > 0 && dry.changed < many)
+        await rejects(run({ after }), 'INVALID_OPTION', { option: 'after' })
+        const { changed } = await run({ dryRun: true, after })
+        assert.equal(dry.changed + changed, many)
+        const first = await run(stopAfterOne(new AbortController()))
+        await rejects(run({ dryRun: true, after: first.next as string }), 'INVALID_OPTION', { option: 'after' })
+        assert.equal(first.changed + (await run({ after: first.next as string })).changed, many)
+      }),
+    )
+  }
+
+  test(
+    'refuses the `next` of a call with another time, delay or priority',
+    inWorld(async ({ holdfast, clock }) => {
+      await holdfast.queue('mail').enqueue(1)
+      const signal = AbortSignal.abort()
+      const filter = { queue: 'mail' }
+      const runAt = clock.now() + hour
+      const times: readonly RunTime[] = [{ runAt }, { runAt: runAt + 1 }, { delay: '1h' }, { delay: '2h' }]
+      for (const time of times) {
+        const after = (await holdfast.rescheduleAll(filter, time, { signal })).next as string
+        for (const other of times) {
+          if (other !== time) await rejects(holdfast.rescheduleAll(filter, other, { after }), 'INVALID_OPTION')
+        }
+        await holdfast.rescheduleAll(filter, time, { after, signal })
+      }
+      const after = (await holdfast.reprioritiseAll(filter, 3, { signal })).next as string
+      await rejects(holdfast.reprioritiseAll(filter, 4, { after }), 'INVALID_OPTION', { option: 'after' })
+      assert.equal((await holdfast.reprioritiseAll(filter, 3, { after })).changed, 1)
     }),
   )
 
   test(
     'refuses a condition that is undefined: without it, more jobs would be changed',
     inWorld(async ({ holdfast }) => {
-      const lost = { queue: 'mail', labels: undefined } as unknown as JobConditions
-      await rejects(holdfast.deleteAll(lost, { dryRun: true }), 'INVALID_OPTION')
+      await holdfast.queue('mail').enqueue(1)
+      const t = new Date()
+      const lost: Readonly<Record<string, object>> = {
+        labels: { labels: undefined },
+        'ended.since': { ended: { since: undefined, before: t } },
+        'ended.before': { ended: { since: t, before: undefined } },
+        'started.since': { started: { since: undefined, before: t } },
+        'enqueued.before': { enqueued: { since: t, before: undefined } },
+        'attempts.min': { attempts: { min: undefined, max: 3 } },
+        'attempts.max': { attempts: { min: 0, max: undefined } },
+      }
+      for (const { run } of verbs) {
+        for (const [option, condition] of Object.entries(lost)) {
+          const filter = { queue: 'mail', ...condition } as JobConditions
+          await rejects(run(holdfast, filter, { options: {}, when: 0, priority: 1 }), 'INVALID_OPTION', { option })
+        }
+      }
+      assert.equal((await holdfast.stats('mail')).ready, 1)
     }),
   )
 

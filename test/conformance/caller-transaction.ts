@@ -9,7 +9,7 @@ import { allJobs, claimOne, claimOrder, everything, minute, readJob, rejects } f
 import { type CallerTx, type InSqlWorld, type InWorld, type StoreUnderTest, withSql } from './world.ts'
 
 /** Longer than any call takes here that does not wait for another transaction. */
-const patienceMs = 5_000
+const patienceMs = 60_000
 
 export function callerTransactionTests(inWorld: InWorld, { dialect }: StoreUnderTest): void {
   describe('the caller’s own transaction', () => {

@@ -143,6 +143,16 @@ export function deadGroupsTests(inWorld: InWorld): void {
           { after: 1 },
           { after: 'x' },
           { state: 'dead' },
+          ...[
+            [-1, 'a\0', ''],
+            [-1, 'a', '\0'],
+            [-1, '\ud800', ''],
+            [-1, 'a', '', 1],
+            [0.5, 'a', ''],
+            [1, 'a'],
+          ].map((position) => ({
+            after: Buffer.from(JSON.stringify(position)).toString('base64url'),
+          })),
         ]) {
           await rejects(holdfast.deadGroups(filter as never), 'INVALID_OPTION')
         }

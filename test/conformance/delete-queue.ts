@@ -1,7 +1,10 @@
 // deleteQueue: an empty queue is deleted with everything that is stored of it, and its next job makes it anew.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { HoldfastError } from '../../src/errors.ts'
+import { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
+import type { Store } from '../../src/store/store.ts'
 import { claimOne, claimOrder, deadJob, minute, queueInfo, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
@@ -64,6 +67,54 @@ export function deleteQueueTests(inWorld: InWorld): void {
         assert.deepEqual([ready, running], [1, 1])
         await lease.done()
         assert.equal((await holdfast.deleteQueue('mail', { withJobs: true })).jobs, 2)
+      }),
+    )
+
+    test(
+      'a job that starts while jobs are deleted refuses it, and the error says how many were deleted before',
+      inWorld(async ({ holdfast, store }) => {
+        const opened = await store()
+        const startsOne = afterFirst(opened, 'changeAll', async () => {
+          await holdfast.queue('mail').enqueue('late')
+          await claimOne(holdfast, 'mail')
+        })
+        await using operator = new Holdfast(startsOne)
+        await holdfast.queue('mail').enqueueMany([{ payload: 1 }, { payload: 2 }])
+        const facts = { queue: 'mail', running: 1, jobsDeleted: 2 }
+        const error = await rejects(operator.deleteQueue('mail', { withJobs: true }), 'QUEUE_IN_USE', facts)
+        assert.match(error.message, /2 jobs of the queue were deleted before\.$/)
+        const { ready, running } = await queueInfo(holdfast, 'mail')
+        assert.deepEqual([ready, running], [0, 1])
+      }),
+    )
+
+    test(
+      'an error of the store says how many jobs were deleted before, and how to go on is not that of deleteAll',
+      inWorld(async ({ holdfast, store }) => {
+        const opened = await store()
+        const failing = afterFirst(opened, 'changeAll', async () => {
+          const away = new HoldfastError('STORE_UNAVAILABLE', 'The store is away.')
+          Object.assign(opened, { changeAll: () => Promise.reject(away), deleteQueue: () => Promise.reject(away) })
+        })
+        await using operator = new Holdfast(failing)
+        await holdfast.queue('mail').enqueueMany(Array.from({ length: 1_100 }, (_, payload) => ({ payload })))
+        const error = await rejects(operator.deleteQueue('mail', { withJobs: true }), 'STORE_UNAVAILABLE')
+        const deleted = 1_100 - (await queueInfo(holdfast, 'mail')).ready
+        assert.ok(deleted > 0)
+        assert.deepEqual(error.facts, { jobsDeleted: deleted })
+        assert.equal(error.message, `The store is away. ${deleted} jobs of the queue were deleted before.`)
+      }),
+    )
+
+    test(
+      'a queue that does not exist is not deleted, also if a schedule names it, and a dry run says the same',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.schedule('nightly', { cron: '0 0 * * *', queue: 'mail', payload: 1 })
+        const before = (await holdfast.queues()).map(({ name }) => name)
+        const answers = [await holdfast.deleteQueue('mail', { dryRun: true }), await holdfast.deleteQueue('mail')]
+        for (const { deleted, refusal, schedules } of answers)
+          assert.deepEqual([deleted, refusal, schedules], [false, null, ['nightly']])
+        assert.deepEqual(before, [])
       }),
     )
 
@@ -178,5 +229,24 @@ export function deleteQueueTests(inWorld: InWorld): void {
         assert.equal((await holdfast.deleteQueue('mail')).deleted, false)
       }),
     )
+  })
+}
+
+/** The store, with something that happens after the first call of a verb. It is not closed by its client. */
+function afterFirst(store: Store, verb: keyof Store, happens: () => Promise<void>): Store {
+  let calls = 0
+  return new Proxy(store, {
+    get(target, name) {
+      if (name === 'close') return async () => {}
+      const value = Reflect.get(target, name, target)
+      if (typeof value !== 'function') return value
+      const call = value.bind(target)
+      if (name !== verb) return call
+      return async (...args: unknown[]) => {
+        const answer = await call(...args)
+        if (calls++ === 0) await happens()
+        return answer
+      }
+    },
   })
 }

@@ -3,6 +3,8 @@ import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import { z } from 'zod'
 import type { ErrorCode } from '../../src/errors.ts'
+import type { Lease, Settled } from '../../src/lease/lease.ts'
+import { Permanent } from '../../src/lease/permanent.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import type { Effects } from '../../src/queue/effects.ts'
 import { allJobs, claimOne, everything, readJob, rejects, stateOf } from './expect.ts'
@@ -31,6 +33,18 @@ const failures: Readonly<Record<string, { code: ErrorCode; effects: Effects }>> 
     code: 'IDEMPOTENCY_MISMATCH',
     effects: { enqueue: [{ queue: 'receipt', payload: 'another', idempotencyKey: 'i' }] },
   },
+  'a compare-and-set of another version': {
+    code: 'KV_VERSION_MISMATCH',
+    effects: { compareAndSet: [{ key: 'kept', version: null, value: 2 }] },
+  },
+  'a compare-and-delete of another version': {
+    code: 'KV_VERSION_MISMATCH',
+    effects: { compareAndDelete: [{ key: 'kept', version: 0 }] },
+  },
+}
+
+// Each is seen before anything is sent to the store.
+const invalid: Readonly<Record<string, { code: ErrorCode; effects: Effects }>> = {
   'a payload that JSON cannot carry': {
     code: 'INVALID_PAYLOAD',
     effects: { enqueue: [{ queue: 'receipt', payload: Number.NaN }] },
@@ -40,18 +54,26 @@ const failures: Readonly<Record<string, { code: ErrorCode; effects: Effects }>> 
     effects: { enqueue: [{ queue: strict, payload: { n: 'one' } }] },
   },
   'a queue name that is none': { code: 'INVALID_NAME', effects: { enqueue: [{ queue: 'a b', payload: 1 }] } },
-  'a compare-and-set of another version': {
-    code: 'KV_VERSION_MISMATCH',
-    effects: { compareAndSet: [{ key: 'kept', version: null, value: 2 }] },
-  },
-  'a compare-and-delete of another version': {
-    code: 'KV_VERSION_MISMATCH',
-    effects: { compareAndDelete: [{ key: 'kept', version: 0 }] },
-  },
   'a value that is too large': {
     code: 'KV_VALUE_TOO_LARGE',
     effects: { put: [{ key: 'huge', value: 'x'.repeat(256 * 1024) }] },
   },
+  'a key that belongs to Holdfast': {
+    code: 'INVALID_OPTION',
+    effects: { put: [{ key: 'holdfast.gate.a', value: 1 }] },
+  },
+  'a key that is none': { code: 'INVALID_OPTION', effects: { delete: [''] } },
+  'a misspelt name': { code: 'INVALID_OPTION', effects: { puts: [] } as Effects },
+  'another type': { code: 'INVALID_OPTION', effects: 7 as Effects },
+}
+
+/** Every settlement that takes effects, with those. */
+const settlements: Readonly<Record<string, (lease: Lease, effects: Effects) => Promise<Settled>>> = {
+  done: (lease, effects) => lease.done('result', effects),
+  'retry with ifDead': (lease, effects) => lease.retry(new TypeError('the true reason'), { ifDead: effects }),
+  'retry with a Permanent': (lease, effects) => lease.retry(new Permanent('the true reason', { effects })),
+  dead: (lease, effects) => lease.dead(new TypeError('the true reason'), effects),
+  cancelled: (lease, effects) => lease.cancelled(effects),
 }
 
 export function effectFailureTests(inWorld: InWorld): void {
@@ -91,6 +113,43 @@ export function effectFailureTests(inWorld: InWorld): void {
         }),
       )
     }
+
+    for (const [what, { code, effects }] of Object.entries(invalid)) {
+      test(
+        `${what} is refused before anything is sent, and the lease can be settled in another way`,
+        inWorld(async ({ holdfast }) => {
+          const all = typeof effects === 'object' ? { put: [{ key: 'fine', value: 1 }], ...effects } : effects
+          for (const [settlement, settle] of Object.entries(settlements)) {
+            for (const attempts of [1, 3]) {
+              const { id } = await holdfast.queue('mail').enqueue(1, { attempts })
+              const lease = await claimOne(holdfast, 'mail')
+              const before = await everything(holdfast)
+              await rejects(settle(lease, all), code)
+              assert.deepEqual(await everything(holdfast), before, settlement)
+              assert.equal((await lease.dead(new TypeError('the true reason'))).state, 'dead')
+              assert.equal((await readJob(holdfast, id)).error?.message, 'the true reason')
+            }
+          }
+          assert.equal(await holdfast.kv.get('fine'), null)
+        }),
+      )
+    }
+
+    test(
+      'effects that the store refuses fail the attempt, and the error of the attempt is the first cause',
+      inWorld(async ({ holdfast }) => {
+        await holdfast.kv.put('kept', true)
+        const effects = { compareAndSet: [{ key: 'kept', version: null, value: 2 }] }
+        for (const settlement of ['retry with ifDead', 'retry with a Permanent', 'dead'] as const) {
+          const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 1 })
+          const settle = settlements[settlement] as (typeof settlements)[string]
+          await rejects(settle(await claimOne(holdfast, 'mail'), effects), 'KV_VERSION_MISMATCH')
+          const { state, error } = await readJob(holdfast, id)
+          assert.deepEqual([state, error?.code], ['dead', 'KV_VERSION_MISMATCH'], settlement)
+          assert.equal(error?.causes?.[0]?.message, 'the true reason', settlement)
+        }
+      }),
+    )
 
     test(
       'a settlement whose effects fail does not affect the settlements in the same flush',

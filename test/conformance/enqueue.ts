@@ -32,7 +32,8 @@ export function enqueueTests(inWorld: InWorld): void {
             changes: [],
           },
           ...{ finishedAt: null, progress: null, result: null, error: null, errorGroup: null, history: [] },
-          ...{ outcome: null, warning: null, costs: null, limitKey: null, labels: { customer: 'ada' }, batch: null },
+          ...{ outcome: null, warning: null, costs: null, limitKey: null, labels: { customer: 'ada' } },
+          ...{ batch: null, parent: null, hasJournal: false },
         })
       }),
     )

@@ -11,6 +11,7 @@ import type { Holdfast } from '../../src/holdfast.ts'
 import { bounds } from '../../src/job/bounds.ts'
 import { type JobFilter, matches } from '../../src/job/filter.ts'
 import type { JobRecord, JobState } from '../../src/job/record.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import type { Store } from '../../src/store/store.ts'
 import { allJobs, claimOne, hour, minute, rejects, wholePage } from './expect.ts'
 import type { InWorld, StoreUnderTest, World } from './world.ts'
@@ -43,6 +44,8 @@ function conditionTests(inWorld: InWorld): void {
         queue === 'a' ? state === 'dead' || state === 'ready' : false,
       )
       await finds(holdfast, { queue: 'never' }, () => false)
+      await finds(holdfast, {}, () => true)
+      await finds(holdfast, { ended: { since: 0 } }, ({ finishedAt }) => finishedAt !== null)
       assert.equal(all.length, ids.length)
     }),
   )
@@ -209,6 +212,62 @@ function conditionTests(inWorld: InWorld): void {
   )
 
   test(
+    'held jobs of one limit key, and of one batch or of none, in the order in which they will run; each once in pages',
+    inWorld(async ({ holdfast }) => {
+      const keyed = defineQueue<{ tenant: string; n: number }>('keyed', {
+        limit: { key: ({ tenant }) => tenant, concurrency: 1 },
+      })
+      const tenants = ['z', 'a', 'm'] as const
+      for (const tenant of tenants) await holdfast.queue(keyed).enqueue({ tenant, n: -1 })
+      const priorityOf = (n: number) => [5, 1, 9, 3][(n * 7) % 4] as number
+      const itemOf = (n: number) => ({ payload: { tenant: tenants[n % 3] as string, n }, priority: priorityOf(n) })
+      const numbers = Array.from({ length: 36 }, (_, n) => n)
+      await holdfast.queue(keyed).enqueueMany(numbers.map(itemOf))
+      await holdfast.batch(
+        { name: 'b' },
+        numbers.map((n) => ({ queue: keyed, ...itemOf(n) })),
+      )
+      const filter = { queue: keyed, state: 'held', include: ['payload'] } as const
+      const { jobs } = await holdfast.jobs(filter)
+      assert.equal(jobs.length, 72)
+      const numberOf = ({ payload }: { readonly payload?: unknown }) => (payload as { n: number }).n
+      for (const tenant of tenants)
+        for (const isItem of [false, true]) {
+          const found = jobs.filter(({ limitKey, batch }) => limitKey === tenant && (batch !== null) === isItem)
+          const ordered = numbers
+            .filter((n) => itemOf(n).payload.tenant === tenant)
+            .sort((a, b) => priorityOf(a) - priorityOf(b))
+          assert.deepEqual(found.map(numberOf), ordered, `${tenant} ${isItem}`)
+        }
+      const paged: string[] = []
+      for (let after: string | null | undefined; after !== null; ) {
+        const page = await holdfast.jobs({ ...filter, limit: 5, ...(after !== undefined && { after }) })
+        paged.push(...page.jobs.map(({ id }) => id))
+        after = page.next
+      }
+      assert.deepEqual(
+        paged,
+        jobs.map(({ id }) => id),
+      )
+    }),
+  )
+
+  test(
+    'by states in one order: running, ready, held, scheduled, dead, cancelled, done',
+    inWorld(async (world) => {
+      const { holdfast } = await variety(world)
+      for (const queue of ['a', 'b', 'c']) {
+        const found = (await holdfast.jobs({ queue, limit: 1_000 })).jobs.map(({ state }) => state)
+        const order = ['running', 'ready', 'held', 'scheduled', 'dead', 'cancelled', 'done']
+        assert.deepEqual(
+          found,
+          found.toSorted((a, b) => order.indexOf(a) - order.indexOf(b)),
+        )
+      }
+    }),
+  )
+
+  test(
     'by labels, newest first, in whatever state; all that are given must be there',
     inWorld(async (world) => {
       const { holdfast } = await variety(world)
@@ -232,6 +291,15 @@ function conditionTests(inWorld: InWorld): void {
       )
       for (const labels of [{}, { 'no name': 'x' }, { customer: '' }, { customer: 1 }, null, [], 'customer'])
         await rejects(holdfast.jobs({ labels } as never), 'INVALID_OPTION')
+      for (const [label, value, is] of [
+        ['customer', undefined, 'undefined'],
+        ['order', 3, 'of type number'],
+        ['empty', '', 'empty'],
+      ] as const) {
+        const labels = { all: 'yes', [label]: value }
+        const { message } = await rejects(holdfast.jobs({ labels } as never), 'INVALID_OPTION', { label })
+        assert.match(message, new RegExp(`a value is 1 to 128 bytes .*; that of ${label} is ${is}\\.`))
+      }
     }),
   )
 
@@ -641,11 +709,13 @@ function times({ createdAt, startedAt, finishedAt, worker, history }: Read) {
   }
 }
 
-/** Asserts that the filter finds these jobs and no others, each once, in pages of any size. */
+/** Asserts that the filter finds these jobs and no others, each once, and in pages of any size in the same order. */
 async function finds(holdfast: Holdfast, filter: JobsFilter, isWanted: (job: Read) => boolean): Promise<void> {
   const wanted = (await allJobs(holdfast)).filter(isWanted).map(({ id }) => id)
+  const whole = await idsOf(holdfast, { ...filter, limit: 1_000 })
   for (const limit of [1, 4, 1_000]) {
     const found = await idsOf(holdfast, { ...filter, limit })
+    assert.deepEqual(found, whole, `${JSON.stringify(filter)} in pages of ${limit}`)
     assert.deepEqual(found.toSorted(), wanted.toSorted(), `${JSON.stringify(filter)} in pages of ${limit}`)
   }
 }

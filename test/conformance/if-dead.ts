@@ -79,16 +79,18 @@ function leaseTests(inWorld: InWorld): void {
   )
 
   test(
-    'that are none are refused, and the attempt has failed',
+    'that are none are refused by the call, and the lease can be settled without them',
     inWorld(async ({ holdfast }) => {
       const { id } = await holdfast.queue('mail').enqueue(1, { attempts: 1 })
       const lease = await claimOne(holdfast, 'mail')
       const bad = { put: [{ key: '', value: 1 }] }
       await rejects(lease.retry(new Error('no'), { ifDead: bad }), 'INVALID_OPTION', { option: 'effects.put.key' })
-      assert.equal((await readJob(holdfast, id)).state, 'dead')
       const misspelt = { ifdead: {} } as object
-      await holdfast.queue('mail').enqueue(1)
-      await rejects((await claimOne(holdfast, 'mail')).retry(new Error('no'), misspelt), 'INVALID_OPTION')
+      await rejects(lease.retry(new Error('no'), misspelt), 'INVALID_OPTION')
+      assert.equal((await readJob(holdfast, id)).state, 'running')
+      await lease.retry(new Error('the true reason'))
+      const { state, error } = await readJob(holdfast, id)
+      assert.deepEqual([state, error?.message], ['dead', 'the true reason'])
     }),
   )
 }

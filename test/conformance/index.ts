@@ -11,7 +11,8 @@ import { callerTransactionTests } from './caller-transaction.ts'
 import { cancelTests } from './cancel.ts'
 import { cancelNotificationTests } from './cancel-notifications.ts'
 import { changeTests } from './change.ts'
-import { checkpointTests } from './checkpoints.ts'
+import { checkpointTests } from './checkpoint.ts'
+import { childTests } from './children.ts'
 import { claimTests } from './claim.ts'
 import { claimOrderTests } from './claim-order.ts'
 import { clockTests } from './clock.ts'
@@ -28,6 +29,7 @@ import { deleteQueueTests } from './delete-queue.ts'
 import { doctorTests } from './doctor.ts'
 import { effectFailureTests } from './effect-failures.ts'
 import { effectTests } from './effects.ts'
+import { endTests } from './ends.ts'
 import { enqueueTests } from './enqueue.ts'
 import { enqueueKeysTests } from './enqueue-keys.ts'
 import { enqueueKvTests } from './enqueue-kv.ts'
@@ -45,6 +47,7 @@ import { historyTests } from './history.ts'
 import { idempotencyTests } from './idempotency.ts'
 import { ifDeadTests } from './if-dead.ts'
 import { inboxTests } from './inbox.ts'
+import { jobCheckpointTests } from './job-checkpoints.ts'
 import { kvTests } from './kv.ts'
 import { labelTests } from './labels.ts'
 import { leaseRenewTests } from './lease-renew.ts'
@@ -71,6 +74,7 @@ import { scheduleTests } from './schedules.ts'
 import { schedulingTests } from './scheduling.ts'
 import { schemaAnswerTests } from './schema-answers.ts'
 import { settleTests } from './settle.ts'
+import { signalTests } from './signals.ts'
 import { sqlEffectTests } from './sql-effects.ts'
 import { stolenLeaseTests } from './stolen-lease.ts'
 import { waitingTests } from './waiting.ts'
@@ -132,8 +136,9 @@ export const topics: readonly Topic[] = [
     watchTests,
     doctorTests,
   ],
+  ...[checkpointTests, signalTests, childTests, endTests],
   ...[definitionTests, labelTests, eraseTests, schemaAnswerTests, otherRealmTests],
-  ...[checkpointTests, flowStepTests, flowWaitTests, flowEndTests],
+  ...[jobCheckpointTests, flowStepTests, flowWaitTests, flowEndTests],
   ...[callerTransactionTests, sqlEffectTests, workTests, workEndingTests, workPreparingTests, reaperTests],
   ...[
     limitTests,

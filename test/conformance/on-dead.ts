@@ -3,12 +3,17 @@ import { describe, test } from 'node:test'
 import { z } from 'zod'
 import type { HoldfastEvents } from '../../src/events.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
-import { bounds } from '../../src/job/bounds.ts'
+import { bounds, defaults } from '../../src/job/bounds.ts'
+import type { QueueSettings } from '../../src/job/record.ts'
 import type { DeathNotice } from '../../src/job/transition.ts'
 import type { Lease } from '../../src/lease/lease.ts'
-import { defineQueue } from '../../src/queue/definition.ts'
+import { type BehaviourOptions, defineQueue } from '../../src/queue/definition.ts'
 import { allJobs, claimOne, hour, readJob, rejects } from './expect.ts'
 import type { InWorld, World } from './world.ts'
+
+function settingsOf(name: string, options: BehaviourOptions): QueueSettings {
+  return defineQueue(name, options).settings as QueueSettings
+}
 
 const mail = defineQueue('mail', { onDead: { queue: 'alerts' } })
 const taken = '0190a5b0-0000-7000-8000-000000000001'
@@ -167,6 +172,21 @@ export function onDeadTests(inWorld: InWorld): void {
         await rejects(defineNotices(holdfast, 'b', 'a'), 'INVALID_OPTION')
         await holdfast.queue('a', { retain: { dead: '1d' } }).enqueue(1)
         await defineNotices(holdfast, 'b', 'a')
+      }),
+    )
+
+    test(
+      'a definition that was refused for its cycle does not apply to the queue later',
+      inWorld(async ({ holdfast, store }) => {
+        const own = await store()
+        const settings = (name: string, onDead: string | null) => ({ ...settingsOf(name, { attempts: 7 }), onDead })
+        await own.define([settings('b', 'a')])
+        await assert.rejects(own.define([settings('a', 'b')]))
+        await own.define([settings('b', null)])
+        const { id } = await holdfast.queue('a').enqueue(1)
+        await own.sweep({ max: 100 })
+        assert.deepEqual(await own.definitions(['b', 'a']).then((all) => all.map(({ version }) => version)), [2, 0])
+        assert.equal((await readJob(holdfast, id)).maxAttempts, defaults.attempts)
       }),
     )
 

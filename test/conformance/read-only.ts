@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import type { Holdfast } from '../../src/holdfast.ts'
 import { claimOne, everything, readJob, rejects } from './expect.ts'
 import type { InWorld } from './world.ts'
 
@@ -54,8 +55,47 @@ export function readOnlyTests(inWorld: InWorld): void {
         for (const change of changes) {
           const error = await rejects(change, 'UNSUPPORTED', { capability: 'write' })
           assert.match(error.message, /read-only/)
+          assert.doesNotMatch(error.message, /changed before|next/)
         }
         assert.deepEqual(await everything(holdfast), before)
+      }),
+    )
+
+    test(
+      'dry runs answer what they answer elsewhere, and change nothing',
+      inWorld(async ({ holdfast, another }) => {
+        const limit = { concurrency: 1, key: 'to' } as const
+        const mail = holdfast.queue<{ to: string }>('mail', { attempts: 1, limit })
+        const dedup = { key: 'd', scope: 'live' } as const
+        for (const payload of [{ to: 'a' }, { to: 'b' }, { to: 'b' }]) await mail.enqueue(payload, { dedup })
+        for (const to of ['c', 'd']) await mail.enqueue({ to })
+        await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+        await mail.enqueue({ to: 'a' }, { dedup }) // holds the key of the dead job
+        await claimOne(holdfast, 'mail')
+        const before = await everything(holdfast)
+        const reader = await another({ readOnly: true })
+        const runs = (client: Holdfast) =>
+          Promise.all([
+            client.cancelAll({ queue: 'mail' }, { dryRun: true }),
+            client.deleteAll({ queue: 'mail' }, { dryRun: true }),
+            client.requeueAll({ queue: 'mail' }, { dryRun: true }),
+            client.requeueAll({ state: 'dead' }, { dryRun: true }),
+            client.rescheduleAll({ queue: 'mail' }, { runAt: 0 }, { dryRun: true }),
+            client.reprioritiseAll({ queue: 'mail' }, 1, { dryRun: true }),
+            client.deleteQueue('mail', { dryRun: true, withJobs: true }),
+            client.deleteQueue('never', { dryRun: true }),
+          ])
+        const answers = await runs(reader)
+        assert.deepEqual(answers, await runs(holdfast))
+        assert.deepEqual(
+          answers[2]?.skipped?.map(({ reason }) => reason),
+          ['dedupKeyHeld'],
+        )
+        assert.deepEqual(await everything(holdfast), before)
+        await rejects(reader.deleteQueue('mail', { withJobs: true }), 'QUEUE_IN_USE')
+        await holdfast.queue('idle', { attempts: 2 }).enqueue(1)
+        await (await claimOne(holdfast, 'idle')).done()
+        await rejects(reader.deleteQueue('idle', { withJobs: true }), 'UNSUPPORTED')
       }),
     )
 

@@ -96,6 +96,32 @@ export function requeueTests(inWorld: InWorld): void {
     )
 
     test(
+      'the refusal of a requeue says the state that the job is in: dead, done or cancelled',
+      inWorld(async ({ holdfast }) => {
+        const endings = {
+          dead: async () => (await claimOne(holdfast, 'mail')).dead(new Error('no')),
+          done: async () => (await claimOne(holdfast, 'mail')).done(),
+          cancelled: async (id: string) => holdfast.cancel(id),
+        }
+        for (const [state, end] of Object.entries(endings)) {
+          const { id } = await holdfast.queue('mail').enqueue(1, { dedup })
+          await end(id)
+          const holder = await holdfast.queue('mail').enqueue(2, { dedup })
+          await rejects(holdfast.requeue(id), 'INVALID_STATE', { state, heldBy: holder.id })
+          await holdfast.cancel(holder.id)
+        }
+        const items = [1, 2, 3].map((payload) => ({ queue: 'mail', payload }))
+        const batch = await holdfast.batch({ name: 'b' }, items)
+        const [done, dead] = await holdfast.claim(['mail'], { max: 2 })
+        await done?.done()
+        await dead?.dead(new Error('no'))
+        await batch.cancel()
+        for (const [state, lease] of Object.entries({ done, dead }))
+          await rejects(holdfast.requeue(lease?.job.id ?? ''), 'INVALID_STATE', { state, batchId: batch.id })
+      }),
+    )
+
+    test(
       'a job that released its key at its first claim does not need it, and does not take it back',
       inWorld(async ({ holdfast }) => {
         const waiting = { key: 'k', scope: 'waiting' } as const

@@ -116,7 +116,7 @@ export function sameMomentTests(inWorld: InWorld): void {
           { queue: 'bad name!', payload: 1 },
         ]
         await rejects(lease.done(null, { enqueue }), 'INVALID_NAME')
-        assert.equal((await holdfast.stats('mail')).scheduled, 1)
+        assert.equal((await holdfast.stats('mail')).running, 1)
       }),
     )
   })

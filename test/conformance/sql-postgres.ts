@@ -178,6 +178,12 @@ export const postgresDialect: Dialect = {
                   cross join lateral jsonb_each_text(o.labels) e(name, value)) j
         on j.seq = l.seq and j.hash = l.hash and j.id = l.id
      where l.seq is null or j.seq is null`,
+  orphanedJournals: (schema) => `
+    select seq::text from (select seq from ${schema}.journal union select seq from ${schema}.record
+                           union select seq from ${schema}.await_key
+                           union select seq from ${schema}.message where seq is not null) r
+     where seq not in (select seq from ${schema}.job union all select seq from ${schema}.ended)`,
+  orphanedRecord: `insert into $schema.record (seq, no, step, part, body) values (1000000, 1, 'a', 0, '{}')`,
 }
 
 export function postgresApplication(pool: Pool, schema: string): ApplicationSql {

@@ -135,6 +135,11 @@ export const sqliteDialect: Dialect = {
     select t.seq, 1 from holdfast_labelled t, json_each(t.labels) e
      where not exists (select 1 from holdfast_job j where j.seq = t.seq)
         or not exists (select 1 from holdfast_label l where l.name = e.key and l.value = e.value and l.seq = t.seq)`,
+  orphanedJournals: () => `
+    select seq from (select seq from holdfast_journal union select seq from holdfast_record union select seq from holdfast_await
+                     union select seq from holdfast_child union select seq from holdfast_message where seq is not null)
+     where seq not in (select seq from holdfast_job)`,
+  orphanedRecord: `insert into holdfast_record (seq, no, step, part, body) values (1000000, 1, 'a', 0, '{}')`,
 }
 
 /** How long the application waits for other writers. */

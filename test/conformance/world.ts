@@ -67,6 +67,10 @@ export interface Dialect {
   wrongLabelRows(schema: string): string
   /** Statements that remove one row of each job with labels, and add one without a job. `$schema` is the store's schema. */
   readonly damagedLabels: readonly [remove: string, orphan: string]
+  /** A query of the numbers of jobs that are gone and have left parts of their journals behind. */
+  orphanedJournals(schema: string): string
+  /** Statements that leave such a part behind. `$schema` is the store's schema. */
+  readonly orphanedRecord: string
 }
 
 export interface FailingSql {
@@ -190,7 +194,7 @@ export function worldOf(underTest: StoreUnderTest): InWorld {
       const { clock, sql, overwrite } = inHand
       await show({ holdfast, clock, sql, overwrite, another, store }, t)
       await recount(await stillOpen(holdfast, another))
-      if (sql && underTest.dialect) await recountLabels(sql, underTest.dialect)
+      if (sql && underTest.dialect) await recountRows(sql, underTest.dialect)
     } finally {
       await inHand.sql?.end()
       await Promise.all([...clients, ...stores].map((each) => each.close()))
@@ -248,9 +252,17 @@ async function recountDeadGroups(holdfast: Holdfast, jobs: readonly JobInfo[]): 
   assert.deepEqual(sorted(said), sorted(counted), 'the counts of error groups equal a recount')
 }
 
-/** Asserts that the rows by which jobs are found by their labels equal the labels of the stored jobs. */
-export async function recountLabels(sql: ApplicationSql, { wrongLabelRows }: Dialect): Promise<void> {
-  assert.deepEqual(await sql.query(wrongLabelRows(sql.schema)), [], 'label rows equal the labels of the jobs')
+/**
+ * Asserts that the rows by which jobs are found by their labels equal the labels of the stored jobs, and that every part of a
+ * journal belongs to a stored job.
+ */
+export async function recountRows(sql: ApplicationSql, dialect: Dialect): Promise<void> {
+  assert.deepEqual(await sql.query(dialect.wrongLabelRows(sql.schema)), [], 'label rows equal the labels of the jobs')
+  assert.deepEqual(
+    await sql.query(dialect.orphanedJournals(sql.schema)),
+    [],
+    'every part of a journal belongs to a job',
+  )
 }
 
 /** Asserts that the counts of every batch equal its counted items. Ended items may have been pruned, and still count. */

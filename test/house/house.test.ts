@@ -28,7 +28,7 @@ test('the check finds machine paths and registry hosts', () => {
   ])
 })
 
-for (const file of ['package-lock.json', 'bench/peers/package-lock.json']) {
+for (const file of ['package-lock.json', 'bench/peers/package-lock.json', 'bench/flows/package-lock.json']) {
   test(`${file} names what to install, not from where`, () => assertNoHost(file))
 }
 

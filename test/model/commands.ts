@@ -5,7 +5,9 @@
 import { inspect, isDeepStrictEqual } from 'node:util'
 import { isHoldfastError, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import type { BatchSettings } from '../../src/job/batch.ts'
+import type { EndNotice } from '../../src/job/end-notice.ts'
 import type { JobFilter } from '../../src/job/filter.ts'
+import type { AwaitedKey, JournalWrites, Message } from '../../src/job/journal.ts'
 import type { EffectSet, JobError, JobRecord, KvWrite, Limit, NewJob, QueueSettings } from '../../src/job/record.ts'
 import { undefinedQueue } from '../../src/job/stored-definition.ts'
 import type { DeathNotice, Settlement } from '../../src/job/transition.ts'
@@ -19,6 +21,7 @@ import type {
   ItemsQuery,
   JobsPage,
   LeaseRef,
+  SignalTarget,
   SkipReason,
   Store,
   SweepReport,
@@ -46,10 +49,15 @@ import {
   type HoldPick,
   type JobPick,
   type JobSpec,
+  type JournalSpec,
   type KvSpec,
   type LimitSpec,
+  type MessagePick,
   type Move,
   type SettleSpec,
+  signalKeys,
+  signalNames,
+  type TargetSpec,
   windowMs,
 } from './steps.ts'
 
@@ -111,9 +119,12 @@ export function toCall(move: Move, scene: Scene): Call {
     case 'define': {
       const { queue: name, retainDoneMs, retainDeadMs, attempts, priority } = move
       const onDead = move.onDead === name ? null : move.onDead
+      const onEnd = move.onEnd == null || move.onEnd === name ? {} : { onEnd: move.onEnd }
       const { limit, keyLimit } = { limit: toLimit(move.limit), keyLimit: toLimit(move.keyLimit) }
       const limits = { limit, keyLimit, key: null }
-      const settings = [{ name, ...behaviour, attempts, priority, retainDoneMs, retainDeadMs, onDead, limits }]
+      const settings = [
+        { name, ...behaviour, attempts, priority, retainDoneMs, retainDeadMs, onDead, ...onEnd, limits },
+      ]
       return call({
         ...{ name: 'define', request: settings, ask: (store) => defined(store, settings) },
         expect: (model, oracle) => model.define(settings, oracle),
@@ -134,7 +145,8 @@ export function toCall(move: Move, scene: Scene): Call {
       })
     }
     case 'claim': {
-      const { do: _, ...request } = move
+      const { do: _, journals, ...asked } = move
+      const request = journals ? { ...asked, journals } : asked
       return call({
         ...{ name: 'claim', request, ask: (store) => store.claim(request) },
         expect: (model, oracle) => model.claim(request, oracle),
@@ -155,12 +167,49 @@ export function toCall(move: Move, scene: Scene): Call {
         expect: (model) => model.progress(requests),
       })
     }
+    case 'checkpoint': {
+      const requests = move.checkpoints.map(({ hold, effects, journal, startsOver, leaseMs }) => {
+        const lease = pickHold(hold, scene)
+        const staged = effects && toEffects(effects, scene, lease.id)
+        return { ...lease, effects: staged, journal: toJournal(journal, lease, scene), startsOver, leaseMs }
+      })
+      return call({
+        name: 'checkpoint',
+        request: requests,
+        ask: async (store) => Promise.all(await store.checkpoint(requests)),
+        expect: (model, oracle) => model.checkpoint(requests, oracle),
+      })
+    }
+    case 'signal': {
+      const requests = move.signals.map(({ to, ...signal }) => ({ ...signal, to: toTarget(to, scene) }))
+      return call({
+        ...{ name: 'signal', request: requests, ask: (store) => store.signal(requests) },
+        expect: (model, oracle) => model.signal(requests, oracle),
+        agrees: (expected, answers, model) =>
+          answers.length === expected.length &&
+          expected.every((each, i) => {
+            const real = answers[i]
+            if (!real || isRefused(each) || isRefused(real)) return isDeepStrictEqual(plain(each), plain(real))
+            if (!Number.isSafeInteger(real.no) || model.mail.isKnown(real.no)) return false
+            model.mail.learn(each.count, real.no)
+            return true
+          }),
+      })
+    }
+    case 'clearSignals': {
+      const to = toTarget(move.to, scene)
+      const { name } = move
+      return call({
+        ...{ name: 'clearSignals', request: { to, name }, ask: (store) => store.clearSignals(to, name) },
+        expect: (model) => model.clearSignals(to, name),
+        agrees: ([least, most], cleared) => cleared >= least && cleared <= most,
+      })
+    }
     case 'settle': {
-      const requests = move.settles.map((spec) => ({
-        ...pickHold(spec.hold, scene),
-        settlement: toSettlement(spec, scene),
-        retryDelayMs: 3_000,
-      }))
+      const requests = move.settles.map((spec) => {
+        const lease = pickHold(spec.hold, scene)
+        return { ...lease, settlement: toSettlement(spec, scene, lease), retryDelayMs: 3_000 }
+      })
       return call({
         ...{ name: 'settle', request: requests, ask: (store) => store.settle(requests) },
         expect: (model, oracle) => model.settle(requests, oracle),
@@ -345,6 +394,54 @@ export function kvGetCall(key: string): Call {
   })
 }
 
+/** Reads messages, so that the model learns their numbers: of this job, and of all keys. */
+export function messagesCall(id: string | null): Call {
+  const query = { id, keys: allKeys }
+  return call({
+    ...{ name: 'messages', request: id, ask: (store) => store.messages(query) },
+    expect: (model) => model,
+    agrees: (model, real) => acceptsMessages(model, id, real),
+  })
+}
+
+export function acceptsMessages(model: Model, id: string | null, real: readonly Message[]): boolean {
+  const job = id === null ? undefined : model.find(id)
+  return model.mail.accepts(job?.born ?? null, { id, keys: allKeys }, real)
+}
+
+export const allKeys: readonly AwaitedKey[] = signalKeys.flatMap((key) => signalNames.map((name) => ({ key, name })))
+
+/** The jobs whose messages the move may use up. */
+export function consumersOf(move: Move, scene: Scene): string[] {
+  const specs = move.do === 'settle' ? move.settles : move.do === 'checkpoint' ? move.checkpoints : []
+  const consumers = specs.filter(({ journal }) => (journal?.consume.length ?? 0) > 0)
+  return [...new Set(consumers.map(({ hold }) => pickHold(hold, scene).id))]
+}
+
+function toTarget(to: TargetSpec, scene: Scene): SignalTarget {
+  return 'job' in to ? { id: pickJob(to.job, scene) } : to
+}
+
+function toJournal(spec: JournalSpec, { id }: LeaseRef, scene: Scene): JournalWrites {
+  const { records, consume, clear, partial, awaits } = spec
+  const job = scene.model.find(id)
+  const next = 1 + (job?.journal.records.length ?? 0)
+  return {
+    records: records.map(({ step, part }, i) => ({ step, part, no: next + i, body: `{"value":"${step}"}` })),
+    ...(consume.length > 0 && { consume: consume.map((pick) => pickMessage(pick, job, scene)) }),
+    ...(clear.length > 0 && { clear }),
+    ...(partial !== null && { partial }),
+    ...(awaits !== null && { awaits }),
+  }
+}
+
+function pickMessage({ among, nth }: MessagePick, job: ModelJob | undefined, { model }: Scene): number {
+  const { mail } = model
+  const born = job?.born ?? -1
+  const fit = { own: mail.ofJob(born), key: mail.ofKeys(), other: mail.ofOthers(born), never: [] }[among]
+  return nthOf(fit, nth)?.no ?? neverVersion
+}
+
 function toAlteration({ job, ...spec }: AlterSpec, scene: Scene): AlterRequest {
   const id = pickJob(job, scene)
   if (spec.as === 'reschedule') return { as: spec.as, id, runAt: scene.model.state.now + spec.inMs, by: 'ada' }
@@ -466,6 +563,7 @@ function kindsOf(answer: unknown): string[] {
   if (isDeepStrictEqual(Object.keys(answer), ['id'])) return ['requeued']
   return Object.entries(answer).flatMap(([key, part]) => {
     if (key === 'state' || key === 'status') return [String(part)]
+    if (key === 'no') return ['sent']
     if (key === 'failed') return ['failed', ...kindsOf(part)]
     if (key === 'skipped') return part.map(([reason]: readonly string[]) => `skipped ${reason}`)
     if (key === 'enqueued') return kindsOf(part).map((kind) => `follow-up ${kind}`)
@@ -558,16 +656,28 @@ function toNewJob(spec: JobSpec, { model, newId }: Scene): NewJob {
   }
 }
 
-function toEffects(spec: EffectsSpec, scene: Scene): EffectSet {
+/** `owner`: the job whose effects they are. */
+function toEffects(spec: EffectsSpec, scene: Scene, owner = unknownId): EffectSet {
   const sql = spec.badSql && scene.sqlEffects ? [{ text: 'insert into no_such_table values (1)', values: [] }] : []
-  return { put: spec.put, delete: spec.delete, sql, enqueue: spec.enqueue.map((job) => toNewJob(job, scene)) }
+  const children = (spec.children ?? []).map(({ step, isForeign, job }) => ({
+    ...toNewJob(job, scene),
+    parent: { id: isForeign ? unknownId : owner, step },
+  }))
+  const enqueue = [...spec.enqueue.map((job) => toNewJob(job, scene)), ...children]
+  return { put: spec.put, delete: spec.delete, sql, enqueue }
 }
 
-function toSettlement(spec: SettleSpec, scene: Scene): Settlement {
-  const effects = 'effects' in spec && spec.effects ? toEffects(spec.effects, scene) : null
+function toSettlement(spec: SettleSpec, scene: Scene, lease: LeaseRef): Settlement {
+  const settlement = toVerb(spec, scene, lease)
+  return spec.journal ? { ...settlement, journal: toJournal(spec.journal, lease, scene) } : settlement
+}
+
+function toVerb(spec: SettleSpec, scene: Scene, { id }: LeaseRef): Settlement {
+  const effects = 'effects' in spec && spec.effects ? toEffects(spec.effects, scene, id) : null
+  const reason = 'reason' in spec && spec.reason != null && { error: { name: 'FlowFailed', message: spec.reason } }
   switch (spec.as) {
     case 'done':
-      return { as: 'done', result: spec.result, effects, annotations: spec.annotations }
+      return { as: 'done', result: spec.result, effects, annotations: spec.annotations, ...reason }
     case 'retry':
       return {
         as: 'retry',
@@ -575,16 +685,16 @@ function toSettlement(spec: SettleSpec, scene: Scene): Settlement {
         delayMs: spec.delayMs,
         ending: spec.ending,
         costs: spec.costs,
-        ifDead: spec.ifDead ? toEffects(spec.ifDead, scene) : null,
+        ifDead: spec.ifDead ? toEffects(spec.ifDead, scene, id) : null,
       }
     case 'dead':
       return { as: 'dead', error: { message: spec.error }, effects, costs: spec.costs }
     case 'cancelled':
-      return { as: 'cancelled', effects }
+      return { as: 'cancelled', effects, ...reason }
     case 'release':
       return { as: 'release' }
     case 'snooze':
-      return { as: 'snooze', delayMs: spec.delayMs, effects }
+      return { as: 'snooze', delayMs: spec.delayMs, effects, ...(spec.parks && { parks: spec.parks }) }
   }
 }
 
@@ -694,19 +804,21 @@ function plainPart(key: string, part: unknown): unknown {
   return plain(part)
 }
 
-/** A death notice contains an error, and may contain another notice. */
+/** A notice contains an error, and may contain another notice. */
 function plainPayload(text: string): unknown {
   const value: unknown = JSON.parse(text)
   return isNotice(value) ? plainNotice(value) : text
 }
 
-function plainNotice(notice: DeathNotice): unknown {
+type AnyNotice = DeathNotice | EndNotice
+
+function plainNotice(notice: AnyNotice): unknown {
   const { error, payload } = notice
   return { ...notice, error: error && plainError(error), payload: isNotice(payload) ? plainNotice(payload) : payload }
 }
 
-function isNotice(value: unknown): value is DeathNotice {
-  return typeof value === 'object' && value !== null && 'diedAt' in value
+function isNotice(value: unknown): value is AnyNotice {
+  return typeof value === 'object' && value !== null && ('diedAt' in value || 'endedAt' in value)
 }
 
 const wordedByStore = ['Overdue', 'EffectFailed']

@@ -12,6 +12,8 @@ import {
   type BatchPick,
   type BulkSpec,
   batchKeys,
+  type CheckpointSpec,
+  type ChildSpec,
   dedupKeys,
   type EffectsSpec,
   type FilterSpec,
@@ -20,10 +22,12 @@ import {
   idempotencyKeys,
   type JobPick,
   type JobSpec,
+  type JournalSpec,
   type KvSpec,
   kvKeys,
   type LimitSpec,
   limitKeys,
+  type MessagePick,
   type Move,
   outcomes,
   type PutSpec,
@@ -31,6 +35,10 @@ import {
   queueNames,
   type SettleSpec,
   type Step,
+  signalKeys,
+  signalNames,
+  stepNames,
+  type TargetSpec,
   warnings,
 } from './steps.ts'
 
@@ -53,6 +61,8 @@ interface Swarm {
   readonly isRated: boolean
   /** There are batches. Then nothing races, and cancels, requeues and other changes by hand come one by one. */
   readonly hasBatches: boolean
+  /** Jobs are flow runs: they have journals, park, get signals and start children; queues have notices of ends. */
+  readonly hasFlows: boolean
   /** The additional weight of a settlement as dead. */
   readonly deaths: number
   /** Multiplies the usual weight of each kind of move. 0: never. */
@@ -71,6 +81,7 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
   isLimited: fc.constantFrom(false, true, false),
   isRated: fc.boolean(),
   hasBatches: fc.constantFrom(true, false),
+  hasFlows: fc.boolean(),
   deaths: fc.constantFrom(1, 8),
   factors: fc.record({
     ...{
@@ -84,6 +95,7 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
       alter: factor,
       changeAll: factor,
     },
+    ...{ checkpoint: fc.constantFrom(1, 2), signal: fc.constantFrom(1, 2, 3), clearSignals: factor },
     ...{ define: factor, pause: factor, kv: factor, advance: factor, read: factor, accept: factor },
     ...{ openBatch: fc.constant(1), addItems: fc.constant(1), control: fc.constantFrom(1, 2), items: fc.constant(1) },
   }),
@@ -94,20 +106,25 @@ export const runs: fc.Arbitrary<Step[]> = fc.noShrink(swarm.chain(stepsOf))
 
 function stepsOf(drawn: Swarm): fc.Arbitrary<Step[]> {
   const any = fc.array(stepOf(drawn), { minLength: 1, maxLength: stepsMax, size: 'max' })
-  const { openBatch, addItems } = movesOf(drawn)
+  const { openBatch, addItems, enqueue, claim } = movesOf(drawn)
   // Otherwise most runs would end before a batch has finished.
-  return drawn.hasBatches ? fc.tuple(openBatch, addItems, any).map(([open, add, rest]) => [open, add, ...rest]) : any
+  if (drawn.hasBatches) return fc.tuple(openBatch, addItems, any).map(([open, add, rest]) => [open, add, ...rest])
+  return drawn.hasFlows ? fc.tuple(enqueue(3), claim, any).map(([first, then, rest]) => [first, then, ...rest]) : any
 }
 
 function stepOf(swarm: Swarm): fc.Arbitrary<Step> {
-  const { factors, hasBatches, isLimited, isRated } = swarm
+  const { factors, hasBatches, hasFlows, isLimited, isRated } = swarm
   const moves = movesOf(swarm)
   const ofBatches = hasBatches ? 1 : 0
+  const ofFlows = hasFlows ? 1 : 0
   const byHand = hasBatches ? 1 : 2
   return fc.oneof(
     { weight: hasBatches ? 3 : 10, arbitrary: moves.enqueue(3) },
-    { weight: hasBatches ? 40 : 10, arbitrary: moves.claim },
-    { weight: hasBatches ? 60 : 10, arbitrary: moves.settle(hasBatches ? 6 : 3) },
+    { weight: (hasBatches ? 40 : 10) + 15 * ofFlows, arbitrary: moves.claim },
+    { weight: (hasBatches ? 60 : 10) + 10 * ofFlows, arbitrary: moves.settle(hasBatches ? 6 : 3) },
+    { weight: 20 * factors.checkpoint * ofFlows, arbitrary: moves.checkpoint(2) },
+    { weight: 8 * factors.signal * ofFlows, arbitrary: moves.signal(2) },
+    { weight: 1 * factors.clearSignals * ofFlows, arbitrary: moves.clearSignals },
     { weight: 8 * factors.pass, arbitrary: pass({ isBackward: !(isLimited && isRated) }) },
     { weight: 6 * factors.sweep, arbitrary: moves.sweep },
     { weight: isLimited || hasBatches ? 0 : 6 * factors.race, arbitrary: moves.race },
@@ -146,6 +163,7 @@ function few<T>(value: fc.Arbitrary<T>, max: number, min = 1): fc.Arbitrary<T[]>
 }
 
 const hold: fc.Arbitrary<HoldPick> = fc.record({ among: mostly('current', 'gone', 'any'), nth })
+const held: fc.Arbitrary<HoldPick> = fc.record({ among: fc.constant('current' as const), nth })
 const jobOf = (usual: JobPick['among'], ...others: JobPick['among'][]): fc.Arbitrary<JobPick> =>
   fc.record({ among: mostly(usual, ...others), nth })
 
@@ -193,6 +211,8 @@ function movesOf(swarm: Swarm) {
     labels: rarely(6, fc.constantFrom('{"customer":"c1"}', '{"customer":"c2","region":"eu"}')),
   })
 
+  const brisk = { delayMs: 0, runIn: null, startIn: null, maxAttempts: 1 }
+
   const cost = rarely(3, fc.constantFrom<Costs>({ tokens: 3 }, { tokens: 0.5, usd: 2 }))
   const annotation: fc.Arbitrary<Annotations | null> = rarely(
     2,
@@ -222,11 +242,71 @@ function movesOf(swarm: Swarm) {
     }),
   )
 
+  const child: fc.Arbitrary<ChildSpec> = fc.record({
+    step: fc.constantFrom(...stepNames),
+    isForeign: mostly(false, false, false, false, true),
+    job: fc
+      .tuple(job, mostly(true, false))
+      .map(([spec, isPlain]) => (isPlain ? { ...spec, ...brisk, dedup: null } : spec)),
+  })
+
+  const journal: fc.Arbitrary<JournalSpec> = fc.record({
+    records: few(fc.record({ step: fc.constantFrom(...stepNames), part: fc.constantFrom(0, -1, 1) }), 2, 0),
+    consume: rarely(
+      2,
+      few(fc.record<MessagePick>({ among: mostly('own', 'own', 'key', 'other', 'never'), nth }), 2),
+    ).map((picks) => picks ?? []),
+    clear: rarely(8, few(fc.constantFrom(...signalNames, stepNames[0]), 2)).map((names) => names ?? []),
+    partial: rarely(4, fc.constantFrom('{"n":1}', '2')),
+    awaits: rarely(
+      3,
+      few(fc.record({ key: fc.constantFrom(...signalKeys), name: fc.constantFrom(...signalNames) }), 2, 0),
+    ),
+  })
+  const ofFlow: fc.Arbitrary<JournalSpec | null> = swarm.hasFlows ? rarely(2, journal) : fc.constant(null)
+
+  /** Of a job that may start children. */
+  const ownEffects: fc.Arbitrary<EffectsSpec | null> = swarm.hasFlows
+    ? fc.tuple(effects, rarely(2, few(child, 2))).map(([plain, children]) => {
+        if (children === null) return plain
+        return { ...(plain ?? { put: [], delete: [], enqueue: [], badSql: false }), children }
+      })
+    : effects
+
+  const oneCheckpoint: fc.Arbitrary<CheckpointSpec> = fc.record({
+    ...{ hold: mostly(true, false).chain((isHeld) => (isHeld ? held : hold)), effects: ownEffects, journal },
+    startsOver: mostly(false, true),
+    leaseMs: fc.constantFrom(5_000, 1_500, 30_000),
+  })
+  const checkpoint = (max: number): fc.Arbitrary<Move> =>
+    fc.record({ do: fc.constant('checkpoint' as const), checkpoints: few(oneCheckpoint, max) })
+
+  const target: fc.Arbitrary<TargetSpec> = fc.oneof(
+    { weight: 3, arbitrary: fc.record({ job: jobOf('scheduled', 'running', 'waiting', 'any', 'ended', 'unknown') }) },
+    { weight: 2, arbitrary: fc.record({ key: fc.constantFrom(...signalKeys) }) },
+  )
+  const oneSignal = fc.record({
+    to: target,
+    name: fc.constantFrom(...signalNames),
+    value: fc.constantFrom('1', '{"ok":true}', '"é"'),
+    ttlMs: fc.constantFrom(5_000, 60_000, day),
+  })
+  const signal = (max: number): fc.Arbitrary<Move> =>
+    fc.record({ do: fc.constant('signal' as const), signals: few(oneSignal, max) })
+  const clearSignals: fc.Arbitrary<Move> = fc.record({
+    ...{ do: fc.constant('clearSignals' as const), to: target },
+    name: rarely(2, fc.constantFrom(...signalNames)),
+  })
+
   const result = rarely(2, fc.constant('{"ok":true}'))
+  const reason = swarm.hasFlows ? rarely(6, fc.constant('not today')) : fc.constant(null)
   const oneSettle: fc.Arbitrary<SettleSpec> = fc.oneof(
-    fc.record({ hold, as: fc.constant('done' as const), result, effects, annotations: annotation }),
     fc.record({
-      hold,
+      ...{ hold, journal: ofFlow, as: fc.constant('done' as const), result, effects: ownEffects },
+      ...{ annotations: annotation, reason },
+    }),
+    fc.record({
+      ...{ hold, journal: ofFlow },
       as: fc.constant('retry' as const),
       delayMs: fc.constantFrom(0, 1_000, 5_000),
       ending: fc.constantFrom('failed' as const, 'timeout' as const, 'crashed' as const),
@@ -236,16 +316,26 @@ function movesOf(swarm: Swarm) {
     {
       weight: swarm.deaths,
       arbitrary: fc.record({
-        hold,
+        ...{ hold, journal: ofFlow },
         as: fc.constant('dead' as const),
         error: fc.constantFrom('boom', 'bang'),
         effects,
         costs: cost,
       }),
     },
-    fc.record({ hold, as: fc.constant('release' as const) }),
-    fc.record({ hold, as: fc.constant('snooze' as const), delayMs: fc.constantFrom(0, 1_000, 5_000), effects }),
-    fc.record({ hold, as: fc.constant('cancelled' as const), effects }),
+    fc.record({ hold, journal: ofFlow, as: fc.constant('release' as const) }),
+    fc.record({
+      ...{ hold, journal: ofFlow, as: fc.constant('snooze' as const) },
+      ...{ delayMs: fc.constantFrom(0, 1_000, 5_000), effects: ownEffects },
+    }),
+    fc.record({ hold, journal: ofFlow, as: fc.constant('cancelled' as const), effects: ownEffects, reason }),
+    {
+      weight: swarm.hasFlows ? 4 : 0,
+      arbitrary: fc.record({
+        ...{ hold, journal: ofFlow, as: fc.constant('snooze' as const), parks: fc.constant(true) },
+        ...{ delayMs: fc.constantFrom(20 * day, 5_000, 60_000), effects: ownEffects },
+      }),
+    },
   )
 
   const expected = fc.constantFrom('current' as const, 'stale' as const, 'absent' as const, 'never' as const)
@@ -268,6 +358,7 @@ function movesOf(swarm: Swarm) {
     max: fc.constantFrom(2, 1, 5, 20),
     leaseMs: fc.constantFrom(5_000, 1_000, 30_000),
     worker: fc.constantFrom('w1', 'w2'),
+    journals: swarm.hasFlows ? mostly(true, false) : fc.constant(false),
   })
 
   const renew = (max: number): fc.Arbitrary<Move> =>
@@ -343,6 +434,7 @@ function movesOf(swarm: Swarm) {
     retainDoneMs: fc.constantFrom(10_000, 0, day, Number.POSITIVE_INFINITY),
     retainDeadMs: fc.constantFrom(20_000, 0, 14 * day, Number.POSITIVE_INFINITY),
     onDead: rarely(2, fc.constantFrom(...queueNames)),
+    onEnd: swarm.hasFlows ? rarely(2, fc.constantFrom(...queueNames)) : fc.constant(null),
     attempts: fc.constantFrom(2, 1, 3),
     priority: mostly(5, 0, 9),
     limit: swarm.isLimited ? limitOf(rarely(2, fc.constantFrom(1, 2, 3))) : fc.constant(null),
@@ -364,7 +456,6 @@ function movesOf(swarm: Swarm) {
     ),
   })
 
-  const brisk = { delayMs: 0, runIn: null, startIn: null, maxAttempts: 1 }
   /** Most items may start at once, so that batches finish. They keep dedup keys that replace, which would else be rare. */
   const item: fc.Arbitrary<JobSpec> = fc
     .tuple(job, mostly(true, true, false))
@@ -486,6 +577,8 @@ function movesOf(swarm: Swarm) {
         { weight: 1, arbitrary: renew(1) },
         { weight: 1, arbitrary: progress(1) },
         { weight: 1, arbitrary: sweep },
+        { weight: swarm.hasFlows ? 3 : 0, arbitrary: checkpoint(1) },
+        { weight: swarm.hasFlows ? 3 : 0, arbitrary: signal(1) },
         { weight: 1, arbitrary: cancel(1) },
         { weight: 1, arbitrary: requeue(1) },
         { weight: 2, arbitrary: alter(1) },
@@ -501,6 +594,9 @@ function movesOf(swarm: Swarm) {
     enqueue,
     claim,
     settle,
+    checkpoint,
+    signal,
+    clearSignals,
     renew,
     progress,
     sweep,

@@ -5,6 +5,7 @@
 
 import assert from 'node:assert/strict'
 import type { Store, SweepReport } from '../../src/store/store.ts'
+import type { ModelJob } from './model.ts'
 import { contentsDiffer, observe } from './observe.ts'
 import { anyFilter, dedupKeys, givenIds, idempotencyKeys, type JobSpec, payloads, queueNames } from './steps.ts'
 import type { World } from './world.ts'
@@ -24,6 +25,7 @@ export async function finish(world: World, store: Store): Promise<void> {
   await drain(world)
   await liftLimits(world)
   await deleteDoubtful(world, store)
+  await wakeParked(world)
   await world.make({ do: 'pass', ms: 30 * 86_400_000 })
   await sweepInSmallSteps(world, store)
 }
@@ -36,7 +38,7 @@ async function drain(world: World): Promise<void> {
   }
   for (let claims = 0; claims < claimsMax; claims++) {
     const before = count(world, 'running')
-    await world.make({ do: 'claim', queues: null, max: 4, leaseMs: 10_000, worker: 'last' })
+    await world.make({ do: 'claim', queues: null, max: 4, leaseMs: 10_000, worker: 'last', journals: true })
     if (count(world, 'running') === before) return
   }
   assert.fail('the queues never become empty')
@@ -48,14 +50,15 @@ function count(world: World, state: string): number {
 
 /** Removes all limits, so that every held job is admitted: which held jobs small sweeps admit depends on their size. */
 async function liftLimits(world: World): Promise<void> {
-  for (const { name: queue, retainDoneMs, retainDeadMs, onDead, attempts, priority } of world.model.state.settings) {
+  for (const { name: queue, retainDoneMs, retainDeadMs, onDead, onEnd = null, attempts, priority } of world.model.state
+    .settings) {
     const defaults = { attempts, priority }
     await world.make({
       do: 'define',
       queue,
       retainDoneMs,
       retainDeadMs,
-      onDead,
+      ...{ onDead, onEnd },
       ...defaults,
       limit: null,
       keyLimit: null,
@@ -84,6 +87,15 @@ async function deleteDoubtful(world: World, store: Store): Promise<void> {
   }
   await world.make({ do: 'sweep', max: 1_000 })
   await world.compare()
+}
+
+/** If a parked job is due and its child dies, it depends on the size of a sweep which of the two is seen first. */
+async function wakeParked(world: World): Promise<void> {
+  const isParked = ({ state, journal }: ModelJob) => state === 'scheduled' && journal.isParked
+  for (const { id } of world.model.state.live.filter(isParked)) {
+    const nth = world.model.state.live.filter(({ state }) => state === 'scheduled').findIndex((job) => job.id === id)
+    await world.make({ do: 'alter', alterations: [{ job: { among: 'scheduled', nth }, as: 'wake', data: null }] })
+  }
 }
 
 async function probe(world: World, queue: string): Promise<void> {

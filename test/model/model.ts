@@ -20,6 +20,9 @@
 // - If there is more than one way to use the slots of keys and batches, the store chooses: `adoptAdmissions`.
 // - A pause makes ready items held again. So does a lowered key limit, for the ready jobs beyond it.
 //
+// JOURNALS (`journal-model.ts`). A message wakes a parked job in the transaction that adds the message. A store may wake it later:
+// `adoptWakes`.
+//
 // BATCHES (`batch-model.ts`). Whether changed items finish their batch, or cause it to be given up, is decided when the call
 // ends.
 
@@ -28,7 +31,9 @@ import { isDeepStrictEqual } from 'node:util'
 import { type ErrorCode, isRefused, type Refused, refuse } from '../../src/errors.ts'
 import { type BatchRecord, type BatchSettings, type Completion, completionJob } from '../../src/job/batch.ts'
 import { bounds, defaults } from '../../src/job/bounds.ts'
+import type { EndNotice } from '../../src/job/end-notice.ts'
 import { type JobFilter, matches } from '../../src/job/filter.ts'
+import { encodeChildEnd, hasWrites } from '../../src/job/journal.ts'
 import { decodeLabels, encodeLabels } from '../../src/job/labels.ts'
 import { isLowered } from '../../src/job/limits.ts'
 import type {
@@ -44,7 +49,7 @@ import type {
   NewJob,
   QueueSettings,
 } from '../../src/job/record.ts'
-import { encodeWake, replaceHeaders } from '../../src/job/stored.ts'
+import { encodeError, encodeWake, replaceHeaders } from '../../src/job/stored.ts'
 import { changesOf, redefined, type StoredDefinition, undefinedQueue } from '../../src/job/stored-definition.ts'
 import {
   type DeathNotice,
@@ -52,6 +57,7 @@ import {
   remember,
   type Settlement,
   settled,
+  startedOver,
   type Verdict,
 } from '../../src/job/transition.ts'
 import type {
@@ -64,6 +70,8 @@ import type {
   CancelRequest,
   ChangeAllRequest,
   ChangeRequest,
+  CheckpointAnswer,
+  CheckpointRequest,
   ClaimedJob,
   ClaimRequest,
   ControlBatchRequest,
@@ -74,6 +82,7 @@ import type {
   ItemsAnswer,
   ItemsQuery,
   ItemsRequest,
+  Journal,
   LeaseRef,
   OpenedBatch,
   ProgressAnswer,
@@ -84,16 +93,21 @@ import type {
   RequeueAnswer,
   SettleAnswer,
   SettleRequest,
+  SignalRequest,
+  SignalTarget,
   SkipReason,
   SweepReport,
 } from '../../src/store/store.ts'
 import { type BatchesState, BatchModel, type ModelBatch } from './batch-model.ts'
+import { MailModel, type MailState, type ModelJournal, noJournal } from './journal-model.ts'
 import { KvModel, type KvState } from './kv-model.ts'
 
 /** What the store chose where the contract leaves it the choice. */
 export interface Oracle {
   fence(id: string): string
   noticeId(notice: DeathNotice): string
+  /** The ids of all new jobs that may be this notice. */
+  endNoticeIds(notice: EndNotice): readonly string[]
   /** The id of the completion job. */
   completionId(completion: Completion): string
   /** The position of the job in the answer to this claim. Infinity: it is not in it. */
@@ -127,10 +141,16 @@ export interface ModelJob extends Mutable<JobRecord> {
   isDeletedAtEnd: boolean
   /** Its last attempt ended it, so the end of that attempt is the time at which it finished. */
   endedByRun: boolean
+  journal: ModelJournal
+  /** `born` of the job that started it as a child. */
+  parentBorn: number | null
 }
 
 /** Like a key-value answer: the number of the write in place of the version. */
 type ModelAdvanceAnswer = { readonly write: number | null; readonly enqueued: readonly Enqueued[] } | 'stale' | Refused
+
+/** Like a key-value answer: the message as the model counts it, in place of its number. */
+export type ModelSignalAnswer = { readonly count: number } | Refused
 
 type Settled = Exclude<SettleAnswer, 'lost' | Refused | { failed: unknown }>
 
@@ -167,6 +187,7 @@ export interface ModelState {
   /** Every queue that was ever defined, paused or used. */
   queues: string[]
   kv: KvState
+  mail: MailState
   batches: BatchesState
 }
 
@@ -210,6 +231,7 @@ export class Model {
   constructor(now: number, { admitsLate = false } = {}) {
     this.admitsLate = admitsLate
     const kv = { entries: [], tick: 0, versions: [] }
+    const mail = { messages: [], count: 0 }
     const batches = { batches: [], touched: [], completions: [] }
     this.state = {
       now,
@@ -226,6 +248,7 @@ export class Model {
       reviewed: [],
       queues: [],
       kv,
+      mail,
       batches,
     }
   }
@@ -238,6 +261,10 @@ export class Model {
 
   get kv(): KvModel {
     return new KvModel(this.state.kv, this.state.now)
+  }
+
+  get mail(): MailModel {
+    return new MailModel(this.state.mail, this.state.now)
   }
 
   get batches(): BatchModel {
@@ -283,14 +310,18 @@ export class Model {
     return { queue, version, versionBefore, changes }
   }
 
-  #isNoticeCycle({ name, onDead }: QueueSettings): boolean {
+  /** Whether a way along queues of notices leads from this queue back to it. */
+  #isNoticeCycle({ name, onDead, onEnd }: QueueSettings): boolean {
     const seen = new Set<string>()
-    let next = onDead
-    while (next !== null && next !== name && !seen.has(next)) {
+    const open: (string | null)[] = [onDead, onEnd ?? null]
+    for (let next = open.pop(); next !== undefined; next = open.pop()) {
+      if (next === name) return true
+      if (next === null || seen.has(next)) continue
       seen.add(next)
-      next = this.#settingsOf(next)?.onDead ?? null
+      const stored = this.#settingsOf(next)
+      open.push(stored?.onDead ?? null, stored?.onEnd ?? null)
     }
-    return next === name
+    return false
   }
 
   #settingsOf(queue: string): ModelSettings | undefined {
@@ -417,6 +448,7 @@ export class Model {
         started: false,
       },
       ...{ hash: idempotency?.hash ?? null, keepUntil: 0, delayMs: null, isDeletedAtEnd: false, endedByRun: false },
+      ...{ journal: noJournal, parentBorn: null },
       scope: dedup === null ? null : typeof dedup.scope === 'object' ? 'window' : dedup.scope,
     }
     this.state.live.push(created)
@@ -701,20 +733,20 @@ export class Model {
     if (!batch) return no('BATCH_NOT_FOUND')
     if (this.batches.isTooLate(batch, request.as)) return no('INVALID_STATE')
     const before = this.batches.record(batch)
-    this.#control(batch, request)
+    this.#control(batch, request, oracle)
     this.batches.touch(batch.id)
     this.#endCall(null, oracle)
     const after = this.batches.find(batch.id)
     return after ? this.batches.record(after) : before
   }
 
-  #control(batch: ModelBatch, { as, by, reason }: ControlBatchRequest): void {
+  #control(batch: ModelBatch, { as, by, reason }: ControlBatchRequest, oracle: Oracle): void {
     if (as === 'close') this.batches.change(batch.id, { isClosed: true })
     else if (as === 'pause') this.#pauseBatch(batch, by)
     else if (as === 'resume') this.batches.resume(batch)
-    else if (as === 'cancel') this.#cancelBatch(batch, { by, reason })
+    else if (as === 'cancel') this.#cancelBatch(batch, { by, reason }, oracle)
     else if (as === 'retryFailed') this.#retryFailed(batch, by)
-    else this.#deleteBatch(batch)
+    else this.#deleteBatch(batch, oracle)
   }
 
   /** Ready items give back the slots of their keys. */
@@ -729,12 +761,12 @@ export class Model {
   }
 
   /** Waiting items are cancelled. For running items a cancel is requested. */
-  #cancelBatch(batch: ModelBatch, note: Pick<ControlBatchRequest, 'by' | 'reason'>): void {
+  #cancelBatch(batch: ModelBatch, note: Pick<ControlBatchRequest, 'by' | 'reason'>, oracle: Oracle): void {
     if (batch.isCancelled) return
     this.batches.cancel(batch, note)
     for (const job of this.itemsOf(batch.id)) {
       if (job.hold) job.cancelRequested = true
-      else if (isWaiting(job)) this.#end(job, 'cancelled', null)
+      else if (isWaiting(job)) this.#end(job, 'cancelled', oracle)
     }
   }
 
@@ -745,12 +777,13 @@ export class Model {
     }
   }
 
-  /** Removed at once, with all ended and waiting items. Running items are deleted when they end. */
-  #deleteBatch(batch: ModelBatch): void {
+  /** Removed at once, with all ended and waiting items. Running items are deleted when they end. A waiting item ends as cancelled. */
+  #deleteBatch(batch: ModelBatch, oracle: Oracle): void {
     const items = this.itemsOf(batch.id)
     this.batches.drop(({ id }) => id === batch.id)
     const running = items.filter(({ hold }) => hold !== null)
     for (const job of running) Object.assign(job, { cancelRequested: true, isDeletedAtEnd: true, batch: null })
+    for (const job of items.filter(isWaiting)) this.#follow(job, 'cancelled', oracle)
     this.#forget((job) => items.includes(job) && !running.includes(job))
   }
 
@@ -773,7 +806,7 @@ export class Model {
   #concludeBatch(id: string, oracle: Oracle): void {
     const failing = this.batches.find(id)
     const reason = failing ? this.batches.giveUpReason(failing) : null
-    if (failing && reason !== null) this.#cancelBatch(failing, { by: null, reason })
+    if (failing && reason !== null) this.#cancelBatch(failing, { by: null, reason }, oracle)
     const batch = this.batches.find(id)
     if (!batch || !this.batches.isOver(batch)) return
     const completion = this.batches.finish(batch)
@@ -793,7 +826,7 @@ export class Model {
       this.kv.write({ as: 'delete', key })
       this.batches.spend(job.batch, annotations?.costs ?? null)
       Object.assign(job, { result, annotations })
-      this.#end(job, 'done', null)
+      this.#end(job, 'done', oracle)
       const enqueued = this.#apply(effects ? [effects] : [])
       return isRefused(enqueued) ? enqueued : { enqueued }
     })
@@ -843,7 +876,7 @@ export class Model {
    * call takes these jobs meanwhile, the claim returns fewer, though other lanes have jobs.
    */
   *claimInParts(
-    { queues, max, leaseMs, worker }: ClaimRequest,
+    { queues, max, leaseMs, worker, journals }: ClaimRequest,
     oracle: Oracle,
     { turn, misses, looksFirst }: ClaimParts = whole,
   ): Generator<void, ClaimedJob[]> {
@@ -863,7 +896,8 @@ export class Model {
       while (claimed.length < max) {
         const next = this.#nextToStart(wanted, oracle)
         if (!next) break
-        claimed.push(this.#lease(next, { leaseMs, worker }, oracle))
+        const lease = this.#lease(next, { leaseMs, worker }, oracle)
+        claimed.push(journals && next.hasJournal ? { ...lease, journal: journalOf(next) } : lease)
       }
       if (isFirst) yield
     }
@@ -943,6 +977,21 @@ export class Model {
     }
   }
 
+  /**
+   * Adopts early wake-ups of a store where waking is a transaction of its own: a parked job may be ready although no message
+   * waits. A job that a message has woken must be ready.
+   */
+  adoptWakes(records: readonly JobRecord[]): void {
+    if (!this.admitsLate) return
+    for (const { id, state, runAt } of records) {
+      const job = this.find(id)
+      const isWoken = (state === 'ready' || state === 'held') && runAt === this.state.now
+      if (isWoken && job?.state === 'scheduled' && job.journal.isParked) this.#wait(job, this.state.now, true)
+    }
+    this.#admitMarked()
+    this.#admitItems()
+  }
+
   /** Jobs that were inserted since that tick, in this order. */
   bornSince(tick: number): string[] {
     const born = [...this.state.live, ...this.state.ended].filter((job) => job.born > tick)
@@ -957,10 +1006,14 @@ export class Model {
     const births = jobs.map(({ born }) => born).sort((a, b) => a - b)
     const inOrder = jobs.sort((a, b) => ids.indexOf(a.id) - ids.indexOf(b.id))
     const moved = new Map(inOrder.map(({ born }, i) => [born, births[i] as number]))
-    const bornAs = <Job extends { readonly born: number }>(job: Job) => ({
+    const now = (born: number) => moved.get(born) ?? born
+    const bornAs = <Job extends { readonly born: number; readonly parentBorn: number | null }>(job: Job) => ({
       ...job,
-      born: moved.get(job.born) ?? job.born,
+      born: now(job.born),
+      parentBorn: job.parentBorn === null ? null : now(job.parentBorn),
     })
+    const { messages } = state.mail
+    state.mail.messages = messages.map((message) => ({ ...message, to: message.to === null ? null : now(message.to) }))
     state.live = state.live.map(bornAs)
     state.ended = state.ended.map(bornAs)
     state.dedupEntries = state.dedupEntries.map((dedupEntry) => ({
@@ -993,6 +1046,78 @@ export class Model {
     })
   }
 
+  // Checkpoints and signals
+
+  checkpoint(requests: readonly CheckpointRequest[], oracle: Oracle): CheckpointAnswer[] {
+    const answers = requests.map((request) => this.#checkpointOne(request))
+    return this.#endCall(answers, oracle)
+  }
+
+  #checkpointOne(request: CheckpointRequest): CheckpointAnswer {
+    if (!this.#held(request)) return 'lost'
+    const { effects, journal, startsOver, leaseMs } = request
+    const enqueued = this.#atomically(() => {
+      const writer = this.#held(request) as ModelJob
+      return this.mail.write(writer, journal) ?? this.#apply(effects ? [effects] : [], writer)
+    })
+    if (isRefused(enqueued)) return { failed: enqueued }
+    const job = this.#held(request) as ModelJob
+    if (startsOver) {
+      const { attempts, freeReleases } = startedOver(job)
+      Object.assign(job, { attempts, freeReleases })
+    }
+    const hold = job.hold as NonNullable<JobRecord['hold']>
+    if ((hold.expiresAt - this.state.now) * 3 < leaseMs * 2) {
+      job.hold = { ...hold, expiresAt: this.state.now + leaseMs }
+      job.leaseMs = leaseMs
+    }
+    return { expiresAt: job.hold?.expiresAt ?? 0, cancelRequested: job.cancelRequested, enqueued }
+  }
+
+  signal(requests: readonly SignalRequest[], oracle: Oracle): ModelSignalAnswer[] {
+    const answers = requests.map((request) => this.#signalOne(request))
+    return this.#endCall(answers, oracle)
+  }
+
+  #signalOne({ to, name, value, ttlMs }: SignalRequest): ModelSignalAnswer {
+    if ('key' in to) {
+      const count = this.mail.add({ to: null, key: to.key, name, child: null, value, ttlMs })
+      const isAwaiting = ({ journal }: ModelJob) =>
+        journal.awaits.some((each) => each.key === to.key && each.name === name)
+      for (const job of this.state.live.filter(isAwaiting).sort((a, b) => a.born - b.born)) this.#wakeRun(job)
+      return { count }
+    }
+    const job = this.find(to.id)
+    if (!job) return no('JOB_NOT_FOUND')
+    if (job.finishedAt !== null) return no('INVALID_STATE')
+    const count = this.mail.add({ to: job.born, key: null, name, child: null, value, ttlMs: null })
+    this.#wakeRun(job)
+    return { count }
+  }
+
+  /** How many are removed, at least and at most. */
+  clearSignals(to: SignalTarget, name: string | null): readonly [number, number] {
+    return this.mail.clear('id' in to ? (this.find(to.id)?.born ?? null) : null, to, name)
+  }
+
+  /** A message has come: a parked job is ready, and the next park of a running job ends at once. */
+  #wakeRun(job: ModelJob): void {
+    if (job.hold) job.woken = true
+    else if (job.state === 'scheduled' && job.journal.isParked) this.#wait(job, this.state.now, true)
+  }
+
+  journal(id: string): Journal | null {
+    const job = this.find(id)
+    return job ? journalOf(job) : null
+  }
+
+  /** Jobs that have a journal or messages. */
+  withJournal(): ModelJob[] {
+    return [...this.state.live, ...this.state.ended].filter(
+      (job) => job.hasJournal || this.mail.ofJob(job.born).length > 0,
+    )
+  }
+
   settle(requests: readonly SettleRequest[], oracle: Oracle): SettleAnswer[] {
     const answers = requests.map((request) => this.#settleOne(request, oracle))
     return this.#endCall(answers, oracle)
@@ -1023,9 +1148,12 @@ export class Model {
     const stated = settlement.as === 'retry' ? settlement.ifDead : 'effects' in settlement ? settlement.effects : null
     const staged = stated && isMeant ? [stated] : []
     const effects = [...staged, ...(verdict.to === 'cancelled' ? job.cancelEffects : [])]
+    const refused = hasWrites(settlement.journal) ? this.mail.write(job, settlement.journal) : null
+    if (refused) return refused
     this.#applyVerdict(job, verdict, oracle, settlement)
     const { state } = job
-    const enqueued = this.#apply(effects)
+    if (state === 'scheduled' && job.journal.isParked && this.mail.isAwaited(job)) this.#wakeRun(job)
+    const enqueued = this.#apply(effects, job)
     if (isRefused(enqueued)) return enqueued
     return { state, runAt: verdict.to === 'scheduled' ? verdict.runAt : null, enqueued }
   }
@@ -1054,6 +1182,9 @@ export class Model {
     job.fence = null
     if (verdict.to === 'ready' || verdict.to === 'scheduled') {
       job.freeReleases = verdict.freeReleases
+      const isParked = settlement?.as === 'snooze' && settlement.parks === true
+      job.journal = { ...job.journal, isParked }
+      if (isParked) job.hasJournal = true
       if (ending === 'snoozed' && !job.woken) job.headers = encodeWake(job.headers, null)
       job.woken = false
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
@@ -1067,12 +1198,14 @@ export class Model {
     }
   }
 
-  #end(job: ModelJob, state: EndState, oracle: Oracle | null): void {
+  #end(job: ModelJob, state: EndState, oracle: Oracle): void {
     const { now } = this.state
     const settings = this.#settingsOf(job.queue)
     const { retainDoneMs, retainDeadMs } = settings ?? defaults
     const retainMs = state === 'dead' ? retainDeadMs : retainDoneMs
     this.#leave(job)
+    if (state === 'dead' && settings?.onDead) this.#enqueueNotice(settings.onDead, job, oracle)
+    this.#follow(job, state, oracle)
     job.state = state
     job.finishedAt = now
     job.keepUntil = now + retainMs
@@ -1080,8 +1213,49 @@ export class Model {
     this.state.live = this.state.live.filter((other) => other !== job)
     this.batches.touch(job.batch)
     if (retainMs > 0 && !job.isDeletedAtEnd) this.state.ended.push(job)
-    else this.batches.remember(job)
-    if (state === 'dead' && settings?.onDead && oracle) this.#enqueueNotice(settings.onDead, job, oracle)
+    else {
+      this.batches.remember(job)
+      this.mail.drop((born) => born === job.born)
+    }
+  }
+
+  /** Its parent is told, and the `onEnd` queue gets a notice. */
+  #follow(job: ModelJob, state: EndState | 'deleted', oracle: Oracle): void {
+    job.journal = { ...job.journal, awaits: [] }
+    const { id, queue, attempts, error, result, annotations } = job
+    const isEmpty = state === 'deleted'
+    const parent = this.state.live.find(({ born }) => born === job.parentBorn)
+    if (parent && job.parent) {
+      const value = encodeChildEnd(state, isEmpty ? null : result, isEmpty ? null : encodeError(error))
+      this.mail.add({ to: parent.born, key: null, name: job.parent.step, child: id, value, ttlMs: null })
+      this.#wakeRun(parent)
+    }
+    const onEnd = this.#settingsOf(queue)?.onEnd
+    if (onEnd === undefined) return
+    const { outcome = null, warning = null } = annotations ?? {}
+    const notice: EndNotice = {
+      ...{ id, queue, state, attempts, error, endedAt: this.state.now, outcome, warning },
+      result: isEmpty || result === null ? null : JSON.parse(result),
+      payload: isEmpty ? null : JSON.parse(job.payload),
+    }
+    const noticeId = oracle.endNoticeIds(notice).find((each) => !this.find(each)) ?? `no notice of the end of ${id}`
+    this.#enqueueMade(noticeId, onEnd, {
+      payload: JSON.stringify(notice),
+      labels: isEmpty ? null : encodeLabels(job.labels),
+    })
+  }
+
+  /** A job that the store itself enqueues. */
+  #enqueueMade(
+    id: string,
+    queue: string,
+    { payload, labels }: { readonly payload: string; readonly labels: string | null },
+  ) {
+    this.#enqueueOne({
+      ...{ id, idGiven: false, queue, payload, headers: null },
+      ...{ priority: null, maxAttempts: null, timeoutMs: null, delayMs: 0, runAt: null },
+      ...{ startBefore: null, dedup: null, idempotency: null, labels },
+    })
   }
 
   #enqueueNotice(queue: string, job: ModelJob, oracle: Oracle): void {
@@ -1094,25 +1268,33 @@ export class Model {
       return
     }
     const notice: DeathNotice = { id, queue: job.queue, attempts, error, payload: dead, diedAt, depth }
-    this.#enqueueOne({
-      ...{ id: oracle.noticeId(notice), idGiven: false, queue, payload: JSON.stringify(notice), headers: null },
-      ...{ priority: null, maxAttempts: null, timeoutMs: null, delayMs: 0, runAt: null },
-      ...{ startBefore: null, dedup: null, idempotency: null, labels: encodeLabels(job.labels) },
-    })
+    const labels = encodeLabels(job.labels)
+    this.#enqueueMade(oracle.noticeId(notice), queue, { payload: JSON.stringify(notice), labels })
   }
 
   /** Applies each set in this order: puts, deletes, SQL, follow-ups. */
-  #apply(sets: readonly EffectSet[]): Enqueued[] | Refused {
+  #apply(sets: readonly EffectSet[], owner: ModelJob | null = null): Enqueued[] | Refused {
     const all: Enqueued[] = []
     for (const effects of sets) {
       for (const put of effects.put) this.kv.write({ as: 'put', ...put })
       for (const key of effects.delete) this.kv.write({ as: 'delete', key })
       if (effects.sql.length > 0) return no(badSql)
-      const enqueued = this.#enqueueAll(effects.enqueue)
-      if (isRefused(enqueued)) return enqueued
-      all.push(...enqueued)
+      for (const job of effects.enqueue) {
+        const enqueued = job.parent ? this.#enqueueChild(job, owner) : this.#enqueueOne(job)
+        if (isRefused(enqueued)) return enqueued
+        all.push(enqueued)
+      }
     }
     return all
+  }
+
+  #enqueueChild(job: NewJob, owner: ModelJob | null): Enqueued | Refused {
+    if (owner?.id !== job.parent?.id) return no('INVALID_OPTION')
+    const enqueued = this.#enqueueOne(job)
+    if (isRefused(enqueued)) return enqueued
+    if (enqueued.status !== 'created') return no('DUPLICATE_JOB_ID')
+    Object.assign(this.find(job.id) as ModelJob, { parent: job.parent, parentBorn: owner?.born })
+    return enqueued
   }
 
   // Sweep: rescue, cancel what is overdue, promote, prune; each at most `max`
@@ -1149,7 +1331,7 @@ export class Model {
       .slice(0, max)
     for (const job of overdue) {
       job.error = { name: 'Overdue', message: '' }
-      this.#end(job, 'cancelled', null)
+      this.#end(job, 'cancelled', oracle)
     }
     settlePart()
     yield
@@ -1197,6 +1379,7 @@ export class Model {
       until: Math.min(entry.until, now + entry.windowMs),
     }))
     this.kv.correctTtls()
+    this.mail.correctTtls()
     this.batches.correctRetention()
   }
 
@@ -1252,6 +1435,7 @@ export class Model {
       [...ended.filter((job) => job.keepUntil <= now), ...dedupEntries.filter((dedupEntry) => dedupEntry.until <= now)]
         .length +
       this.kv.garbage() +
+      this.mail.garbage() +
       this.batches.garbage()
     )
   }
@@ -1262,6 +1446,9 @@ export class Model {
     const pruned = this.garbage()
     assert.ok(pruned <= max, 'more to prune than one sweep may: the model cannot know which')
     for (const job of this.state.ended) if (job.keepUntil <= now) this.batches.remember(job)
+    const past = this.state.ended.filter((job) => job.keepUntil <= now)
+    this.mail.drop((gone) => past.some(({ born }) => born === gone))
+    this.mail.prune()
     this.state.ended = this.state.ended.filter((job) => job.keepUntil > now)
     this.state.dedupEntries = this.state.dedupEntries.filter((dedupEntry) => dedupEntry.until > now)
     this.kv.prune()
@@ -1290,33 +1477,39 @@ export class Model {
   // By hand: cancel, requeue
 
   cancel(requests: readonly CancelRequest[], oracle: Oracle): CancelAnswer[] {
-    const answers = requests.map(({ id, effects }) => this.#atomically(() => this.#cancelOne(id, effects)))
+    const answers = requests.map(({ id, effects }) => this.#atomically(() => this.#cancelOne(id, effects, oracle)))
     return this.#endCall(answers, oracle)
   }
 
-  #cancelOne(id: string, effects: EffectSet | null): CancelAnswer {
+  #cancelOne(id: string, effects: EffectSet | null, oracle: Oracle): CancelAnswer {
     const job = this.find(id)
     if (!job) return no('JOB_NOT_FOUND')
     if (job.finishedAt !== null) return no('INVALID_STATE')
-    if (job.hold) {
-      job.cancelRequested = true
+    if (job.hold || job.hasJournal) {
+      this.#askToEnd(job)
       if (effects) job.cancelEffects = [...job.cancelEffects, effects]
       return { status: 'requested', enqueued: [] }
     }
-    this.#end(job, 'cancelled', null)
+    this.#end(job, 'cancelled', oracle)
     const enqueued = this.#apply(effects ? [effects] : [])
     return isRefused(enqueued) ? enqueued : { status: 'cancelled', enqueued }
   }
 
-  alter(requests: readonly AlterRequest[], oracle: Oracle): AlterAnswer[] {
-    return this.#endCall(this.#alterAll(requests), oracle)
+  /** A job that waits and has a journal is woken, to end itself. */
+  #askToEnd(job: ModelJob): void {
+    job.cancelRequested = true
+    if (job.state === 'scheduled') this.#wait(job, this.state.now, true)
   }
 
-  #alterAll(requests: readonly AlterRequest[]): AlterAnswer[] {
+  alter(requests: readonly AlterRequest[], oracle: Oracle): AlterAnswer[] {
+    return this.#endCall(this.#alterAll(requests, oracle), oracle)
+  }
+
+  #alterAll(requests: readonly AlterRequest[], oracle: Oracle): AlterAnswer[] {
     return requests.map((request) => {
       const job = this.find(request.id)
       if (!job) return no('JOB_NOT_FOUND')
-      if (request.as === 'delete') return this.#delete(job)
+      if (request.as === 'delete') return this.#delete(job, oracle)
       if (request.as === 'wake') return this.#wake(job, request.data)
       if (!isWaiting(job)) return no('INVALID_STATE')
       if (request.as === 'reschedule' && isTooLate(job, request.runAt)) return no('INVALID_OPTION')
@@ -1366,9 +1559,10 @@ export class Model {
     return { state: job.state }
   }
 
-  #delete(job: ModelJob): AlterAnswer {
+  #delete(job: ModelJob, oracle: Oracle): AlterAnswer {
     const { state } = job
     if (state === 'running') return no('INVALID_STATE')
+    if (isWaiting(job)) this.#follow(job, 'deleted', oracle)
     this.#forget((other) => other.id === job.id)
     return { state }
   }
@@ -1381,6 +1575,7 @@ export class Model {
       this.#leave(job)
       this.batches.touch(job.batch)
     }
+    this.mail.drop((born) => gone.some((job) => job.born === born))
     this.state.dedupEntries = this.state.dedupEntries.filter(
       (dedupEntry) => !gone.some(({ born }) => born === dedupEntry.holder),
     )
@@ -1409,7 +1604,7 @@ export class Model {
     const sums = { changed: 0, requested: 0 }
     const skipped: (readonly [SkipReason, string])[] = []
     for (const job of this.#inWalkOrder(filter)) {
-      const done = this.#changeOne(job, change)
+      const done = this.#changeOne(job, change, oracle)
       if (done === 'requested') sums.requested += 1
       if (done === 'requested' || done === 'changed') sums.changed += 1
       else if (done !== 'left') skipped.push([done, job.id])
@@ -1417,15 +1612,17 @@ export class Model {
     return this.#endCall({ ...sums, skipped: sortSkipped(skipped) }, oracle)
   }
 
-  #changeOne(job: ModelJob, change: BulkChange): 'changed' | 'requested' | 'left' | SkipReason {
+  #changeOne(job: ModelJob, change: BulkChange, oracle: Oracle): 'changed' | 'requested' | 'left' | SkipReason {
     const { now } = this.state
     switch (change.as) {
       case 'cancel':
         if (job.cancelRequested) return 'left'
         this.#record(job, { as: 'cancelled', by: bulkBy })
-        job.cancelRequested = job.hold !== null
-        if (job.hold) return 'requested'
-        this.#end(job, 'cancelled', null)
+        if (job.hold || job.hasJournal) {
+          this.#askToEnd(job)
+          return 'requested'
+        }
+        this.#end(job, 'cancelled', oracle)
         return 'changed'
       case 'requeue':
         if (this.#namesakeOf(job) !== undefined) return 'idTaken'
@@ -1435,6 +1632,7 @@ export class Model {
         return 'changed'
       case 'delete':
         if (job.hold) return 'running'
+        if (isWaiting(job)) this.#follow(job, 'deleted', oracle)
         this.#forget((other) => other === job)
         return 'changed'
       case 'reschedule':
@@ -1547,15 +1745,18 @@ export class Model {
 
   /** The state in canonical form: ticks become ranks. Models with the same form behave in the same way. */
   canonicalForm(): string {
-    const { live, dedupEntries, kv, tick, ...rest } = this.state
+    const { live, dedupEntries, kv, mail, tick, ...rest } = this.state
     const births = [...live, ...rest.ended].map(({ born }) => born).sort((a, b) => a - b)
+    const rankOf = (born: number | null) => (born === null ? null : births.indexOf(born))
     const turns = new Map(this.state.queues.flatMap((queue) => this.inOrder([queue]).map((job, turn) => [job, turn])))
     const essential = live
       .map((job) => ({ ...job, born: births.indexOf(job.born), turn: turns.get(job) ?? 0, heldPlace: null }))
+      .map((job) => ({ ...job, parentBorn: rankOf(job.parentBorn) }))
       .sort((a, b) => a.born - b.born)
+    const messages = mail.messages.map(({ count, ...message }) => ({ ...message, to: rankOf(message.to) }))
     const holders = dedupEntries.map((dedupEntry) => ({ ...dedupEntry, holder: births.indexOf(dedupEntry.holder) }))
     const ended = rest.ended.map((job) => ({ ...job, born: births.indexOf(job.born), turn: 0, heldPlace: null }))
-    return JSON.stringify([essential, holders, { ...rest, ended }, kv.entries, kv.versions])
+    return JSON.stringify([essential, holders, { ...rest, ended }, kv.entries, kv.versions, messages])
   }
 
   #tick(): number {
@@ -1588,6 +1789,7 @@ function copyOf(state: ModelState): ModelState {
       ...{ keysToAdmit: [...state.keysToAdmit], reviewed: [...state.reviewed] },
       queues: [...queues],
       kv: { ...kv, entries: [...kv.entries], versions: [...kv.versions] },
+      mail: { ...state.mail },
       batches: { ...batches },
     },
   }
@@ -1684,8 +1886,13 @@ function record(job: ModelJob): JobRecord {
     keepUntil,
     ...rest
   } = job
-  const { isDeletedAtEnd, endedByRun, heldPlace, delayMs, ...known } = rest
+  const { isDeletedAtEnd, endedByRun, heldPlace, delayMs, journal, parentBorn, ...known } = rest
   return known
+}
+
+function journalOf({ journal, parent, cancelRequested }: ModelJob): Journal {
+  const { records, partial, awaits } = journal
+  return { records, next: null, partial, parent, cancelRequested, awaits }
 }
 
 /** A refusal without a sentence: codes and facts are part of the contract, sentences are not. */

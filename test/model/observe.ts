@@ -5,10 +5,11 @@ import assert from 'node:assert/strict'
 import { isDeepStrictEqual } from 'node:util'
 import type { BatchRecord } from '../../src/job/batch.ts'
 import type { JobFilter } from '../../src/job/filter.ts'
+import type { Message } from '../../src/job/journal.ts'
 import type { JobRecord } from '../../src/job/record.ts'
-import type { DeadGroup, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
+import type { DeadGroup, Journal, KvEntry, QueueStats, Store } from '../../src/store/store.ts'
 import { wholePage } from '../conformance/expect.ts'
-import { compareRecords, itemsAgree, plain, readItems, show } from './commands.ts'
+import { acceptsMessages, allKeys, compareRecords, itemsAgree, plain, readItems, show } from './commands.ts'
 import type { Model } from './model.ts'
 import { batchKeys, givenIds } from './steps.ts'
 
@@ -23,14 +24,23 @@ export interface Observed {
   readonly keyed: readonly (readonly [key: string, batch: BatchRecord | null])[]
   /** The ids that several jobs share, each with the job that it names now. */
   readonly named: readonly (readonly [id: string, job: JobRecord | null])[]
+  /** The journals and mailboxes of some jobs, and the messages of keys. */
+  readonly journals: readonly (readonly [id: string, journal: Journal | null, messages: readonly Message[]])[]
+  readonly ofKeys: readonly Message[]
 }
 
 const pageSize = 7
+const othersMax = 3
 const pagesMax = 500
 
-export async function observe(store: Store): Promise<Observed> {
+/** `ids`: jobs that should have a journal or messages. Those that have a journal, and a few others, are read too. */
+export async function observe(store: Store, ids: readonly string[] = []): Promise<Observed> {
+  const records = await readRecords(store)
+  const others = records.filter(({ hasJournal }, i) => hasJournal || i < othersMax).map(({ id }) => id)
   return {
-    records: await readRecords(store),
+    records,
+    journals: await readJournals(store, [...new Set([...ids, ...others])]),
+    ofKeys: await store.messages({ id: null, keys: allKeys }),
     stats: await store.stats(),
     groups: await readGroups(store),
     kv: await readKv(store),
@@ -51,6 +61,12 @@ export async function readRecords(store: Store, filter: JobFilter = {}): Promise
     if (after === null) return records
   }
   throw new assert.AssertionError({ message: 'the pages of jobs never end' })
+}
+
+async function readJournals(store: Store, ids: readonly string[]): Promise<Observed['journals']> {
+  const read = async (id: string) =>
+    [id, await store.journal({ id, after: null }), await store.messages({ id, keys: [] })] as const
+  return Promise.all(ids.map(read))
 }
 
 async function readGroups(store: Store): Promise<DeadGroup[]> {
@@ -93,10 +109,10 @@ const everything = { state: null, outcome: null, warning: null }
 
 /** How the store's state differs from the model's, or null. */
 export function differenceOf(model: Model, observed: Observed): string | null {
-  return contentsDiffer(model, observed) ?? listsDiffer(model, observed)
+  return contentsDiffer(model, observed) ?? journalsDiffer(model, observed) ?? listsDiffer(model, observed)
 }
 
-/** The same, without the order of lists. */
+/** The same, without journals and the order of lists. */
 export function contentsDiffer(model: Model, observed: Observed): string | null {
   const parts = [recordsDiffer, namesDiffer, statsDiffer, groupsDiffer, kvDiffers, batchesDiffer]
   return parts.map((differs) => differs(model, observed)).find((difference) => difference !== null) ?? null
@@ -150,6 +166,20 @@ function listsDiffer(model: Model, { records }: Observed): string | null {
     }
   }
   return null
+}
+
+function journalsDiffer(model: Model, { journals, ofKeys }: Observed): string | null {
+  for (const [id, journal, messages] of journals) {
+    const expected = model.journal(id)
+    if (!isDeepStrictEqual(journal, expected))
+      return `the journal of ${show(id)} is\n${show(journal, true)}\nand should be\n${show(expected, true)}`
+    const born = model.find(id)?.born ?? -1
+    if (!model.mail.accepts(born, { id, keys: [] }, messages))
+      return `the mailbox of ${show(id)} has\n${show(messages, true)}\nand should have\n${show(model.mail.ofJob(born), true)}`
+  }
+  return acceptsMessages(model, null, ofKeys)
+    ? null
+    : `the messages of keys are\n${show(ofKeys, true)}\nand should be\n${show(model.mail.ofKeys(), true)}`
 }
 
 function statsDiffer(model: Model, { stats }: Observed): string | null {

@@ -2,6 +2,7 @@
 // one ("the third of the lost holds"). So it has a meaning in every state, also after shrinking has removed half of the moves
 // before it. There are only two dozen names, so that they collide often.
 
+import type { AwaitedKey } from '../../src/job/journal.ts'
 import type { Labels } from '../../src/job/labels.ts'
 import type { Annotations, Costs, JobState } from '../../src/job/record.ts'
 import type { BatchAction, ChangeRequest } from '../../src/store/store.ts'
@@ -15,6 +16,10 @@ export const outcomes = ['saved', 'duplicate'] as const
 export const warnings = ['slow', 'consent-wall'] as const
 export const kvKeys = ['x', 'x/1', 'x/é', 'y'] as const
 export const payloads = ['{"n":1}', '{"n":2}', '"é\\n"', 'null'] as const
+export const signalNames = ['go', 'stop'] as const
+export const signalKeys = ['o1', 'o2'] as const
+/** Steps of flows. A child's end has the name of its step. */
+export const stepNames = ['s1', 's2', 's3', 's4', 's5'] as const
 export const givenIds = [1, 2, 3].map((n) => `00000000-0000-4000-8000-00000000000${n}`)
 
 /** Picks one of several: an index into those that qualify, or into all of them if none does. */
@@ -25,6 +30,8 @@ export interface Pick<Among extends string> {
 
 export type HoldPick = Pick<'current' | 'gone' | 'any'>
 export type JobPick = Pick<'waiting' | 'scheduled' | 'running' | 'dead' | 'ended' | 'any' | 'unknown'>
+/** Of the mailbox of the job, of a key, of the mailbox of another job, or a message that never was. */
+export type MessagePick = Pick<'own' | 'key' | 'other' | 'never'>
 export type BatchPick = Pick<'open' | 'closed' | 'finished' | 'any' | 'unknown'>
 
 /** Times are relative to the moment when the move is made. */
@@ -62,14 +69,45 @@ export interface EffectsSpec {
   readonly delete: readonly string[]
   readonly enqueue: readonly JobSpec[]
   readonly badSql: boolean
+  /** Only of checkpoints and settlements. */
+  readonly children?: readonly ChildSpec[]
 }
 
-export type SettleSpec = { readonly hold: HoldPick } & (
+export interface ChildSpec {
+  readonly step: string
+  /** It names another job as its parent. */
+  readonly isForeign: boolean
+  readonly job: JobSpec
+}
+
+/** Records get the numbers that follow those of the job. */
+export interface JournalSpec {
+  readonly records: readonly { readonly step: string; readonly part: number }[]
+  readonly consume: readonly MessagePick[]
+  readonly clear: readonly string[]
+  /** JSON text. Null: it stays as it is, as do the awaited keys. */
+  readonly partial: string | null
+  readonly awaits: readonly AwaitedKey[] | null
+}
+
+export interface CheckpointSpec {
+  readonly hold: HoldPick
+  readonly effects: EffectsSpec | null
+  readonly journal: JournalSpec
+  readonly startsOver: boolean
+  readonly leaseMs: number
+}
+
+export type TargetSpec = { readonly job: JobPick } | { readonly key: string }
+
+export type SettleSpec = { readonly hold: HoldPick; readonly journal?: JournalSpec | null } & (
   | {
       readonly as: 'done'
       readonly result: string | null
       readonly effects: EffectsSpec | null
       readonly annotations: Annotations | null
+      /** The reason of a flow run that ends with a verdict. */
+      readonly reason?: string | null
     }
   | {
       readonly as: 'retry'
@@ -86,8 +124,13 @@ export type SettleSpec = { readonly hold: HoldPick } & (
       readonly costs: Costs | null
     }
   | { readonly as: 'release' }
-  | { readonly as: 'snooze'; readonly delayMs: number; readonly effects: EffectsSpec | null }
-  | { readonly as: 'cancelled'; readonly effects: EffectsSpec | null }
+  | {
+      readonly as: 'snooze'
+      readonly delayMs: number
+      readonly effects: EffectsSpec | null
+      readonly parks?: boolean
+    }
+  | { readonly as: 'cancelled'; readonly effects: EffectsSpec | null; readonly reason?: string | null }
 )
 
 /** How many may run at once, and how many may start within `windowMs`. */
@@ -146,6 +189,7 @@ export type Move =
       readonly max: number
       readonly leaseMs: number
       readonly worker: string
+      readonly journals?: boolean
     }
   | { readonly do: 'renew'; readonly renewals: readonly { readonly hold: HoldPick; readonly leaseMs: number }[] }
   | {
@@ -157,6 +201,17 @@ export type Move =
       }[]
     }
   | { readonly do: 'settle'; readonly settles: readonly SettleSpec[] }
+  | { readonly do: 'checkpoint'; readonly checkpoints: readonly CheckpointSpec[] }
+  | {
+      readonly do: 'signal'
+      readonly signals: readonly {
+        readonly to: TargetSpec
+        readonly name: string
+        readonly value: string
+        readonly ttlMs: number
+      }[]
+    }
+  | { readonly do: 'clearSignals'; readonly to: TargetSpec; readonly name: string | null }
   | { readonly do: 'sweep'; readonly max: number }
   | {
       readonly do: 'cancel'
@@ -180,6 +235,7 @@ export type Move =
       readonly retainDoneMs: number
       readonly retainDeadMs: number
       readonly onDead: string | null
+      readonly onEnd?: string | null
       /** For jobs that do not set them. */
       readonly attempts: number
       readonly priority: number

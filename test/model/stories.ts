@@ -3,7 +3,16 @@
 
 import { bounds } from '../../src/job/bounds.ts'
 import type { BatchAction } from '../../src/store/store.ts'
-import { anyFilter, givenIds, type JobSpec, type Move, type SettleSpec, type Step } from './steps.ts'
+import {
+  anyFilter,
+  type EffectsSpec,
+  givenIds,
+  type JobSpec,
+  type JournalSpec,
+  type Move,
+  type SettleSpec,
+  type Step,
+} from './steps.ts'
 
 const givenId = givenIds[0] ?? ''
 const otherId = givenIds[1] ?? ''
@@ -15,6 +24,10 @@ const die: readonly Move[] = [
   settle({ hold: { among: 'current', nth: 0 }, as: 'dead', error: 'boom', effects: null, costs: null }),
 ]
 const oneStart = { concurrency: null, starts: 1 }
+const current = { among: 'current', nth: 0 } as const
+const noWrites: JournalSpec = { records: [], consume: [], clear: [], partial: null, awaits: null }
+const noEffects: EffectsSpec = { put: [], delete: [], enqueue: [], badSql: false }
+const park: Move = settle({ hold: current, as: 'snooze', delayMs: 60_000, effects: null, parks: true })
 const cancel: Move = { do: 'cancel', cancels: [{ job: { among: 'waiting', nth: 0 }, effects: null }] }
 
 export const stories: Readonly<Record<string, readonly Step[]>> = {
@@ -140,6 +153,58 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     ...['a', 'b', 'c'].map((queue) => enqueue({ queue, limitKey: 't1' })),
   ],
 
+  'a child and its parked parent are deleted in one step: the end of the child wakes the parent, which is then deleted':
+    [
+      enqueue({ queue: 'b' }),
+      claim,
+      startChild({ queue: 'a' }),
+      park,
+      {
+        ...{ do: 'changeAll', change: { as: 'delete' }, dryRun: false },
+        filter: { ...anyFilter, states: ['scheduled', 'ready'] },
+      },
+      { do: 'sweep', max: 100 },
+    ],
+
+  'a child and its replaced parent miss their latest start in one sweep': [
+    enqueue({ dedup: { key: 'k1', scope: 'live', replace: true } }),
+    claim,
+    startChild({ queue: 'b', startIn: 3_000 }),
+    park,
+    enqueue({ dedup: { key: 'k1', scope: 'live', replace: true }, delayMs: 1_000, startIn: 4_000 }),
+    { do: 'pass', ms: 5_000 },
+    { do: 'sweep', max: 100 },
+  ],
+
+  'a child that dies by lease expiry wakes its parked parent': [
+    enqueue({}),
+    claim,
+    startChild({ queue: 'b', maxAttempts: 1 }),
+    park,
+    claim,
+    { do: 'pass', ms: 6_000 },
+    { do: 'sweep', max: 100 },
+    { ...claim, journals: true },
+  ],
+
+  'a message that comes while a run is on its way ends its next park at once': [
+    enqueue({}),
+    claim,
+    { do: 'signal', signals: [{ to: { job: { among: 'running', nth: 0 } }, name: 'go', value: '1', ttlMs: 60_000 }] },
+    park,
+    { ...claim, journals: true },
+    {
+      do: 'checkpoint',
+      checkpoints: [
+        {
+          ...{ hold: current, effects: null, startsOver: true, leaseMs: 30_000 },
+          journal: { ...noWrites, records: [{ step: 's1', part: 0 }], consume: [{ among: 'own', nth: 0 }] },
+        },
+      ],
+    },
+    park,
+  ],
+
   'the history keeps only the newest attempts': [
     enqueue({}),
     ...Array.from({ length: bounds.attemptsKept + 3 }, () => [claim, release]).flat(),
@@ -159,6 +224,14 @@ function enqueue(options: Partial<JobSpec>): Move {
 
 function settle(spec: SettleSpec): Move {
   return { do: 'settle', settles: [spec] }
+}
+
+/** The current run starts a child, in step s1. */
+function startChild(options: Partial<JobSpec>): Move {
+  const children = [{ step: 's1', isForeign: false, job: { ...plainJob(), ...options } }]
+  const journal = { ...noWrites, records: [{ step: 's1', part: -1 }] }
+  const checkpoint = { hold: current, effects: { ...noEffects, children }, journal, startsOver: false, leaseMs: 5_000 }
+  return { do: 'checkpoint', checkpoints: [checkpoint] }
 }
 
 function control(as: BatchAction): Move {

@@ -5,14 +5,15 @@
 // between (a claim goes from lane to lane, a sweep from task to task). A step fails when no model is left.
 
 import { isDeepStrictEqual } from 'node:util'
+import type { EndNotice } from '../../src/job/end-notice.ts'
 import type { JobRecord } from '../../src/job/record.ts'
 import type { DeathNotice } from '../../src/job/transition.ts'
 import type { FinishedBatch, LeaseRef, Store } from '../../src/store/store.ts'
 import type { VirtualClock } from '../../src/testing/index.ts'
-import { type Answered, type Call, kvGetCall, type Race, show, toCall } from './commands.ts'
+import { type Answered, type Call, consumersOf, kvGetCall, messagesCall, type Race, show, toCall } from './commands.ts'
 import { type Lane, Model, type Oracle } from './model.ts'
 import { differenceOf, observe, readRecords } from './observe.ts'
-import { kvKeys, type Step } from './steps.ts'
+import { kvKeys, type Move, type Step } from './steps.ts'
 import { WatchCheck } from './watch-check.ts'
 
 /** Store and model disagree. */
@@ -65,12 +66,19 @@ export class World {
       for (const model of this.#models) model.pass(step.ms)
       return
     }
+    await this.#learnMessages(step.do === 'race' ? step.moves : [step])
     if (step.do === 'race') return this.call(...step.moves.map((move) => toCall(move, this.#scene())))
     if (step.do === 'kv') for (const { key } of step.writes) await this.call(kvGetCall(key))
     if (step.do === 'accept') for (const key of kvKeys) await this.call(kvGetCall(key))
     if (step.do === 'advance') await this.call(kvGetCall(step.key))
     if (step.do === 'read') await this.call(kvGetCall(step.key))
     return this.call(toCall(step, this.#scene()))
+  }
+
+  /** So that the step can name messages by their numbers. */
+  async #learnMessages(moves: readonly Move[]): Promise<void> {
+    const ids = new Set(moves.flatMap((move) => consumersOf(move, this.#scene())))
+    for (const id of ids) await this.call(messagesCall(id))
   }
 
   /** Makes the calls, all at once if there are several, and keeps the models that explain the answers. */
@@ -92,19 +100,29 @@ export class World {
       const records = await readRecords(this.#store)
       for (const model of this.#models) model.adoptAdmissions(records)
     }
+    await this.#adoptWakes()
     const isKeyed = this.model.state.live.some(({ state, limitKey }) => state === 'ready' && limitKey !== null)
     if (!this.model.admitsLate || !isKeyed) return
     const ready = (await readRecords(this.#store, { states: ['ready'] })).map(({ id }) => id)
     for (const model of this.#models) model.adoptOrder(ready, ticks.get(model) ?? 0)
   }
 
+  /** Of a store where waking is a transaction of its own. */
+  async #adoptWakes(): Promise<void> {
+    const isParked = this.model.state.live.some(({ state, journal }) => state === 'scheduled' && journal.isParked)
+    if (!this.model.admitsLate || !isParked) return
+    const records = await readRecords(this.#store, { states: ['ready', 'held'] })
+    for (const model of this.#models) model.adoptWakes(records)
+  }
+
   async #explainRace(answered: readonly Answered[], oracle: Oracle): Promise<void> {
-    const observed = await observe(this.#store)
+    const observed = await this.#observe()
     const lanes = lanesOf(observed.records)
     const orders = permutations(answered)
     const births: string[][] = [] // the first to commit need not be the first inserted
     let firstDifference: string | null = null
     const explains = (model: Model, difference: string | null): boolean => {
+      model.adoptWakes(observed.records)
       model.adoptAdmissions(observed.records)
       const found = difference ?? differenceOf(model, observed)
       firstDifference ??= found
@@ -132,10 +150,16 @@ export class World {
 
   /** Compares the whole state of store and model. */
   async compare(): Promise<void> {
-    const observed = await observe(this.#store)
+    const observed = await this.#observe()
     this.keep((model) => differenceOf(model, observed) ?? this.#completionsDiffer(model))
     const missed = await this.#watch.differenceOf(observed.records)
     if (missed !== null) this.#fail(missed, 1)
+  }
+
+  /** Reads the journals and mailboxes of jobs that have one in a model. */
+  #observe() {
+    const ids = this.#models.flatMap((model) => model.withJournal().map(({ id }) => id))
+    return observe(this.#store, ids)
   }
 
   #completionsDiffer({ batches }: Model): string | null {
@@ -194,7 +218,10 @@ export class World {
     const turns = new Map(claimed.map(({ id }, turn) => [id, turn]))
     const { settings, batches } = this.model.state
     const completionQueues = batches.batches.flatMap(({ onComplete }) => onComplete?.job.queue ?? [])
-    const targets = new Set([...settings.flatMap(({ onDead }) => onDead ?? []), ...completionQueues])
+    const targets = new Set([
+      ...settings.flatMap(({ onDead, onEnd }) => [onDead ?? [], onEnd ?? []].flat()),
+      ...completionQueues,
+    ])
     const newJobs: JobRecord[] = []
     for (const queue of targets) {
       const records = await readRecords(this.#store, { queues: [queue] })
@@ -203,6 +230,7 @@ export class World {
     return {
       fence: (id) => fences.get(id) ?? 'not claimed',
       noticeId: (notice) => newJobs.find((record) => isNoticeOf(record, notice))?.id ?? `no notice of ${notice.id}`,
+      endNoticeIds: (notice) => newJobs.filter((record) => isEndNoticeOf(record, notice)).map(({ id }) => id),
       completionId: (completion) => {
         const expected = { completed: 1, ...completion }
         const found = newJobs.find(({ payload }) => isDeepStrictEqual(JSON.parse(payload), expected))
@@ -221,6 +249,14 @@ function isNoticeOf({ payload, createdAt }: JobRecord, { id, queue, diedAt }: De
   const notice: unknown = JSON.parse(payload)
   if (typeof notice !== 'object' || notice === null || createdAt !== diedAt) return false
   return 'id' in notice && notice.id === id && 'queue' in notice && notice.queue === queue
+}
+
+function isEndNoticeOf({ payload, createdAt }: JobRecord, { id, queue, state, endedAt }: EndNotice): boolean {
+  const notice = JSON.parse(payload) as Partial<EndNotice> | null
+  return (
+    createdAt === endedAt &&
+    isDeepStrictEqual([notice?.id, notice?.queue, notice?.state, notice?.endedAt], [id, queue, state, endedAt])
+  )
 }
 
 /** Trying so many takes a few seconds. */

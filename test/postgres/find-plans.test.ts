@@ -93,7 +93,7 @@ async function costsOf(world: World, filter: JobsFilter) {
     blocks += plan['Shared Hit Blocks'] + plan['Shared Read Blocks']
     scans.push(...scannedIn(plan))
   }
-  return { looked, blocks, scans }
+  return { looked, blocks, scans, statements: sent.length }
 }
 
 interface PlanNode {
@@ -133,4 +133,70 @@ async function fill(world: World, count: number): Promise<void> {
      select no, pg_current_xact_id(), $1, $1, $1, $1 from holdfast.queue where name = 'mail'`,
     [count],
   )
+}
+
+test('a page of running jobs reads each lease of its queue and its job once, whatever the statistics say', {
+  timeout: 120_000,
+}, async (t) => {
+  await using world = await setup()
+  for (const queue of ['busy', 'other']) await world.holdfast.queue(queue).enqueue({})
+  await world.rows('analyze') // of empty tables
+  const running = 3_000
+  for (const queue of ['busy', 'other']) await run(world, queue, running)
+  const seen: string[] = []
+  for (const when of ['old', 'new']) {
+    for (const state of ['running', ['running', 'ready']] as const) {
+      const filter: JobsFilter = { queue: 'busy', state }
+      const { next } = await world.holdfast.jobs(filter)
+      for (const after of [undefined, next as string]) {
+        const { looked, blocks } = await costsOf(world, { ...filter, ...(after !== undefined && { after }) })
+        assert.equal(looked, 100)
+        seen.push(`${when} ${state} ${blocks}`)
+        assert.ok(blocks <= running * 4 + slack, `${state}, ${when} statistics: ${blocks} blocks`)
+      }
+    }
+    await world.rows('analyze')
+  }
+  t.diagnostic(seen.join(', '))
+})
+
+test('a page over many lists with few jobs each takes a few statements', { timeout: 120_000 }, async () => {
+  await using world = await setup()
+  const { holdfast } = world
+  const queues = Array.from({ length: 300 }, (_, i) => `q${i}`)
+  for (let i = 0; i < queues.length; i += 50) {
+    const some = queues.slice(i, i + 50)
+    await Promise.all(
+      some.map((name) => holdfast.queue(name).enqueueMany([{ payload: { n: i } }, { payload: { n: i } }])),
+    )
+    await Promise.all(some.map(async (name, n) => (await holdfast.claim([name]))[0]?.[n % 2 ? 'done' : 'dead'](n)))
+  }
+  for (const [filter, looked] of [
+    [{}, 100],
+    [{ limit: 1_000 }, 600],
+    [{ payload: { path: 'n', equals: -1 } }, 600],
+    [{ state: 'dead', error: 'nothing' }, 150],
+  ] as const) {
+    const costs = await costsOf(world, filter)
+    assert.equal(costs.looked, looked)
+    assert.ok(costs.statements <= 5, `${JSON.stringify(filter)}: ${costs.statements} statements`)
+    assert.deepEqual(costs.scans, [])
+  }
+})
+
+/** Jobs that run, each under a lease of its own. */
+async function run(world: World, queue: string, count: number): Promise<void> {
+  const lane = `(select l.no from holdfast.lane l join holdfast.queue q on q.no = l.queue where q.name = '${queue}')`
+  await world.rows(
+    `with added as (
+       insert into holdfast.job (seq, ord, ready_xid, run_at, created_at, id, lane, max_attempts, payload)
+       select n, n, pg_current_xact_id(), n, 5, gen_random_uuid(), ${lane}, 25, '1'
+         from (select nextval('holdfast.number') as n from generate_series(1, $1::int)) s returning *)
+     insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
+     select gen_random_uuid(), lane, 'w', 5, 5, 1e15::bigint, array[ready_xid], array[ord] from added`,
+    [count],
+  )
+  const counts =
+    'insert into holdfast.tally (queue, xid, running) select no, pg_current_xact_id(), $1 from holdfast.queue where name = $2'
+  await world.rows(counts, [count, queue])
 }

@@ -4,13 +4,17 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
+import { isRefused } from '../../src/errors.ts'
 import type { Lease } from '../../src/lease/lease.ts'
+import { systemClock } from '../../src/runtime/clock.ts'
+import { postgres } from '../../src/store/postgres/index.ts'
 import { claimOne, deadJob, readJob, rejects } from '../conformance/expect.ts'
 import { clockAfterLock, gaps, laneLock, readAfterLock } from './rules.ts'
 import {
   type CallerTx,
   forBothClaims,
   inWorld,
+  newPool,
   type Rule,
   requeueInProgress,
   useDatabase,
@@ -226,6 +230,65 @@ test(
     await tx.commit()
     await second
     assert.deepEqual(await world.claim(), ['risen'])
+  }),
+)
+
+/** A requeue of these jobs by one call of the store. */
+async function requeueTogether(world: World, ids: readonly string[]) {
+  const pool = newPool(world.url)
+  const store = await postgres({ pool, schema: world.schema.name, listen: false })({ clock: systemClock })
+  return {
+    answers: store.requeue(ids),
+    [Symbol.asyncDispose]: async () => {
+      await store.close()
+      await pool.end()
+    },
+  }
+}
+
+test(
+  'a requeue of several jobs locks them in the order of their ids, so two such calls cannot deadlock',
+  inWorld(async (world) => {
+    const ids = [await deadJob(world.holdfast, 'mail', 1), await deadJob(world.holdfast, 'mail', 2)].toSorted()
+    const [first, second] = ids as [string, string]
+    const tx = await world.begin()
+    await tx.run('select from holdfast.ended where id = $1 for update', [first])
+    await using requeue = await requeueTogether(world, [second, first, second])
+    await world.waiters(1)
+    const free = await world.rows('select id from holdfast.ended where id = $1 for update skip locked', [second])
+    await tx.commit()
+    assert.equal(free.length, 1, 'it waited for the first, and had not locked the second')
+    const answers = await requeue.answers
+    assert.deepEqual(answers.slice(0, 2), [{ id: second }, { id: first }])
+    assert.ok(isRefused(answers[2]))
+    assert.equal(answers[2].refused, 'INVALID_STATE', 'it is live by then')
+    assert.equal((await world.claim()).length, 2)
+  }),
+)
+
+test(
+  'a requeue of several jobs takes their dedup keys in one order, whatever the order of the jobs',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    const ids: string[] = []
+    for (const key of ['k2', 'k1']) {
+      const { id } = await holdfast.queue('mail').enqueue(key, { dedup: { key } })
+      await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+      ids.push(id)
+    }
+    const takes = `insert into holdfast.dedup (queue, key, seq, id)
+                   select no, $1, 0, gen_random_uuid() from holdfast.queue on conflict do nothing returning key`
+    const tx = await world.begin()
+    await tx.run(`set local deadlock_timeout = '10ms'`) // so that a deadlock would be reported to this transaction
+    await tx.run(takes, ['k1'])
+    await using requeue = await requeueTogether(world, ids)
+    await world.waiters(1)
+    assert.equal((await tx.run(takes, ['k2'])).length, 1, 'it waits for the first key, and has not taken the second')
+    await tx.rollback()
+    assert.deepEqual(
+      await requeue.answers,
+      ids.map((id) => ({ id })),
+    )
   }),
 )
 

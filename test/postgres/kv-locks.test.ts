@@ -15,7 +15,8 @@ import { type CallerTx, inWorld, until, useDatabase, type World } from './world.
 
 useDatabase()
 
-const waitMaxMs = 4_000
+/** Long enough for a slow machine: without an end of the open transaction, a call that waits for it is never answered. */
+const waitMaxMs = 60_000
 
 const kinds = ['that exists', 'that is new'] as const
 

@@ -247,11 +247,12 @@ async function works(holdfast: Awaited<ReturnType<typeof open>>): Promise<void> 
 async function schemaOf(pool: pg.Pool): Promise<string> {
   const lines = async (text: string) => (await pool.query<{ line: string }>(text)).rows.map(({ line }) => `${line}\n`)
   const columns = await lines(`
-    select format('%s (%s%s%s;', c.relname, string_agg(format(E'\\n  %s %s%s%s%s', a.attname, format_type(a.atttypid, a.atttypmod),
+    select format('%s (%s%s%s;', c.relname, string_agg(format(E'\\n  %s %s%s%s%s%s', a.attname, format_type(a.atttypid, a.atttypmod),
              case when a.attcollation <> t.typcollation then ' collate ' || quote_ident(l.collname) else '' end,
              case when a.attnotnull then ' not null' else '' end,
              case when a.attidentity <> '' then ' generated always as identity'
-                  else coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), '') end), ',' order by a.attnum),
+                  else coalesce(' default ' || pg_get_expr(d.adbin, d.adrelid), '') end,
+             case when a.attstattarget = 0 then ' without statistics' else '' end), ',' order by a.attnum),
              coalesce(E'\\n) partition by ' || pg_get_partkeydef(c.oid), case when c.relkind = 'c' then E'\\n) type' else E'\\n)' end),
              coalesce(' with ' || array_to_string(c.reloptions, ', '), '')) as line
       from pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
 import pg from 'pg'
+import type { Holdfast } from '../../src/holdfast.ts'
 import { grants, type Roles } from '../../src/index.ts'
 import { open } from '../../src/open.ts'
 import { grantRoles } from '../../src/store/postgres/schema/grant.ts'
@@ -238,6 +239,14 @@ describe('a reader', () => {
     assert.equal((await holdfast.job(id))?.payload, 'text')
     assert.equal((await holdfast.kv.get('k'))?.value, 1)
     await rejects(holdfast.queue('mail').enqueue(1), 'UNSUPPORTED')
+    await dies(owner)
+    const dry = { dryRun: true } as const
+    assert.equal((await holdfast.requeueAll({ state: 'dead' }, dry)).changed, 1)
+    assert.equal((await holdfast.cancelAll({ queue: 'mail' }, dry)).changed, 2)
+    assert.equal((await holdfast.deleteAll({ queue: 'mail' }, dry)).changed, 1)
+    assert.equal((await holdfast.rescheduleAll({ queue: 'mail' }, { delay: 0 }, dry)).changed, 1)
+    assert.equal((await holdfast.reprioritiseAll({ queue: 'mail' }, 1, dry)).changed, 1)
+    assert.equal((await holdfast.deleteQueue('mail', dry)).jobs, 2)
     await using bold = await open(database.urlOf(reader))
     const error = await rejects(bold.queue('mail').enqueue(1), 'STORE_UNAVAILABLE', { code: '42501' })
     assert.match(error.message, /permission denied for function .* --grant producer=<role>/)
@@ -245,6 +254,14 @@ describe('a reader', () => {
     await rejects(bold.cancel(id), 'STORE_UNAVAILABLE', { code: '42501' })
   })
 })
+
+/** A dead job that has a key and a limit key. */
+async function dies(owner: Holdfast): Promise<void> {
+  const limit = { concurrency: 1, key: 'to' } as const
+  const queue = owner.queue<{ to: string }>('dying', { attempts: 1, limit })
+  await queue.enqueue({ to: 'a' }, { dedup: { key: 'd', scope: 'live' } })
+  await (await claimOne(owner, 'dying')).dead(new Error('no'))
+}
 
 describe('grants', () => {
   test('of several kinds add up, and naming a role again replaces its grants', async () => {

@@ -1,11 +1,17 @@
+await_key (
+  key text collate "C" not null,
+  name text collate "C" not null,
+  seq bigint not null,
+  id uuid not null
+) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 batch (
   no integer not null generated always as identity,
   id uuid not null,
-  name text not null,
-  key text collate "C",
+  name text not null without statistics,
+  key text collate "C" without statistics,
   concurrency integer,
   fail_share double precision,
-  on_complete text,
+  on_complete text without statistics,
   retain_ms bigint,
   created_at bigint not null,
   submitted bigint not null default 0,
@@ -14,19 +20,19 @@ batch (
   is_cancelled boolean not null default false,
   is_deleted boolean not null default false,
   paused_at bigint,
-  paused_by text,
+  paused_by text without statistics,
   paused_ms bigint not null default 0,
   started_at bigint,
   finished_at bigint,
   retry_until bigint,
-  reason text
+  reason text without statistics
 );
 batch_annotation (
   batch integer not null,
   xid xid8 not null,
   low xid8,
   kind text not null,
-  label text not null,
+  label text not null without statistics,
   amount double precision not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 batch_tally (
@@ -41,7 +47,7 @@ batch_tally (
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 batch_wait (
   batch integer not null,
-  limit_key text collate "C" not null,
+  limit_key text collate "C" not null without statistics,
   ord bigint not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 change (
@@ -71,11 +77,17 @@ dead_job (
 ) type;
 dedup (
   queue integer not null,
-  key text collate "C" not null,
+  key text collate "C" not null without statistics,
   seq bigint not null,
   id uuid not null,
   until bigint
 ) with autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_cost_delay=0;
+end_notice (
+  no bigint not null,
+  xid xid8 not null,
+  at bigint not null,
+  job text not null
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 ended (
   seq bigint not null,
   finished_at bigint not null,
@@ -95,20 +107,24 @@ ended (
   ending text,
   timeout_ms bigint,
   start_before bigint,
-  dedup_key text collate "C",
+  dedup_key text collate "C" without statistics,
   dedup_scope text,
-  idempotency_key text collate "C",
+  idempotency_key text collate "C" without statistics,
   batch integer,
-  cancel text,
-  past text,
-  limit_key text collate "C",
-  annotations text,
-  headers text,
-  payload text not null,
-  result text,
-  error text,
+  cancel text without statistics,
+  past text without statistics,
+  limit_key text collate "C" without statistics,
+  annotations text without statistics,
+  headers text without statistics,
+  payload text not null without statistics,
+  result text without statistics,
+  error text without statistics,
   error_group text collate "C",
-  labels jsonb
+  labels jsonb,
+  parent text,
+  parent_seq bigint,
+  has_journal boolean not null default false,
+  has_mail boolean not null default false
 ) partition by RANGE (retention_class, keep_until);
 ended_rest (
   seq bigint not null,
@@ -129,20 +145,24 @@ ended_rest (
   ending text,
   timeout_ms bigint,
   start_before bigint,
-  dedup_key text collate "C",
+  dedup_key text collate "C" without statistics,
   dedup_scope text,
-  idempotency_key text collate "C",
+  idempotency_key text collate "C" without statistics,
   batch integer,
-  cancel text,
-  past text,
-  limit_key text collate "C",
-  annotations text,
-  headers text,
-  payload text not null,
-  result text,
-  error text,
+  cancel text without statistics,
+  past text without statistics,
+  limit_key text collate "C" without statistics,
+  annotations text without statistics,
+  headers text without statistics,
+  payload text not null without statistics,
+  result text without statistics,
+  error text without statistics,
   error_group text collate "C",
-  labels jsonb
+  labels jsonb,
+  parent text,
+  parent_seq bigint,
+  has_journal boolean not null default false,
+  has_mail boolean not null default false
 );
 error_tally (
   no bigint not null generated always as identity,
@@ -151,14 +171,14 @@ error_tally (
   is_sum boolean not null default false,
   dead bigint not null,
   last_died_at bigint,
-  name text,
-  code text,
-  message text
+  name text without statistics,
+  code text without statistics,
+  message text without statistics
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 flush (
   id uuid not null,
   at bigint not null,
-  answer text,
+  answer text without statistics,
   role text
 ) with autovacuum_vacuum_scale_factor=0.1, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0;
 found_job (
@@ -177,10 +197,10 @@ grantee (
 );
 idempotency (
   queue integer not null,
-  key text collate "C" not null,
+  key text collate "C" not null without statistics,
   seq bigint not null,
   id uuid not null,
-  hash text not null
+  hash text not null without statistics
 );
 job (
   seq bigint not null,
@@ -195,23 +215,34 @@ job (
   free_releases smallint not null default 0,
   timeout_ms bigint,
   start_before bigint,
-  dedup_key text collate "C",
+  dedup_key text collate "C" without statistics,
   dedup_scope text,
-  idempotency_key text collate "C",
-  cancel text,
-  past text,
+  idempotency_key text collate "C" without statistics,
+  cancel text without statistics,
+  past text without statistics,
   woken boolean not null default false,
   is_held boolean not null default false,
   is_item boolean not null default false,
-  limit_key text collate "C",
+  limit_key text collate "C" without statistics,
   line_ord bigint,
   headers text,
   payload text not null,
-  labels jsonb
+  labels jsonb,
+  parent text,
+  parent_seq bigint,
+  has_journal boolean not null default false,
+  has_mail boolean not null default false,
+  parked boolean not null default false
 ) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=10000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_insert_scale_factor=1;
+journal (
+  seq bigint not null,
+  no bigint not null,
+  id uuid not null,
+  partial text
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 kv (
-  key text collate "C" not null,
-  value text not null,
+  key text collate "C" not null without statistics,
+  value text not null without statistics,
   version bigint not null,
   expires_at bigint
 );
@@ -271,7 +302,7 @@ leased_job (
   token uuid
 ) type;
 limit_event (
-  limit_key text collate "C" not null,
+  limit_key text collate "C" not null without statistics,
   xid xid8 not null,
   gone integer not null default 0,
   unused integer not null default 0,
@@ -281,23 +312,34 @@ limit_event (
 limit_event_list (
   no bigint not null,
   xid xid8 not null,
-  limit_keys text[] collate "C" not null,
+  limit_keys text[] collate "C" not null without statistics,
   gone integer[],
   ords bigint[]
 ) with toast_tuple_target=8160, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 limit_start (
-  limit_key text collate "C" not null,
+  limit_key text collate "C" not null without statistics,
   until bigint not null,
   jobs integer not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 limit_usage (
-  limit_key text collate "C" not null,
+  limit_key text collate "C" not null without statistics,
   no bigint not null generated always as identity,
   admitted integer not null,
   reserved integer not null,
   low xid8 not null,
   waiting_from bigint not null
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
+message (
+  no bigint not null,
+  seq bigint,
+  key text collate "C",
+  name text collate "C" not null,
+  child uuid,
+  value text not null,
+  at bigint not null,
+  expires_at bigint,
+  ttl_ms bigint
+) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 meta (
   only_row boolean not null default true,
   schema integer not null,
@@ -325,7 +367,7 @@ progress (
   ord bigint not null,
   token uuid not null,
   value double precision not null,
-  message text,
+  message text without statistics,
   at bigint not null
 ) with fillfactor=50, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 queue (
@@ -354,8 +396,16 @@ queue (
   key_window_ms bigint,
   lowering bigint,
   labels jsonb,
-  deleting bigint
+  deleting bigint,
+  on_end text
 );
+record (
+  seq bigint not null,
+  no integer not null,
+  step text collate "C" not null,
+  part integer not null,
+  body text not null
+) with autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_cost_delay=0;
 tally (
   xid xid8 not null,
   queue integer not null,
@@ -377,6 +427,15 @@ waiting_job (
   xid xid8,
   ord bigint
 ) type;
+wake_event (
+  xid xid8 not null,
+  at bigint not null,
+  id uuid,
+  seq bigint,
+  key text collate "C",
+  name text collate "C",
+  if_waiting boolean not null default false
+) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 watch_log (
   no bigint not null generated always as identity,
   era uuid not null,
@@ -399,16 +458,19 @@ sequence queue_no_seq start 1 increment 1;
 sequence watch_log_no_seq start 1 increment 1;
 sequence watched_until start 0 increment 1;
 
+holdfast.await_key await_key_pkey PRIMARY KEY (key, name, seq);
 holdfast.batch batch_id_key UNIQUE (id);
 holdfast.batch batch_key_key UNIQUE (key);
 holdfast.batch batch_pkey PRIMARY KEY (no);
 holdfast.batch_wait batch_wait_pkey PRIMARY KEY (batch, limit_key);
 holdfast.change change_pkey PRIMARY KEY (no);
 holdfast.dedup dedup_pkey PRIMARY KEY (queue, key);
+holdfast.end_notice end_notice_pkey PRIMARY KEY (no);
 holdfast.error_tally error_tally_pkey PRIMARY KEY (no);
 holdfast.flush flush_pkey PRIMARY KEY (id);
 holdfast.grantee grantee_pkey PRIMARY KEY (role);
 holdfast.idempotency idempotency_pkey PRIMARY KEY (queue, key);
+holdfast.journal journal_pkey PRIMARY KEY (seq, no);
 holdfast.kv kv_pkey PRIMARY KEY (key);
 holdfast.label label_pkey PRIMARY KEY (hash, seq);
 holdfast.lane lane_once UNIQUE (queue, priority, batch);
@@ -417,6 +479,7 @@ holdfast.lane lane_queue_fkey FOREIGN KEY (queue) REFERENCES holdfast.queue(no);
 holdfast.lane_cursor lane_cursor_pkey PRIMARY KEY (lane, no);
 holdfast.lease lease_pkey PRIMARY KEY (no);
 holdfast.limit_event_list limit_event_list_pkey PRIMARY KEY (no);
+holdfast.message message_pkey PRIMARY KEY (no);
 holdfast.meta meta_only_row_check CHECK (only_row);
 holdfast.meta meta_pkey PRIMARY KEY (only_row);
 holdfast.overdue overdue_pkey PRIMARY KEY (start_before, seq);
@@ -424,8 +487,11 @@ holdfast.pause_end pause_end_pkey PRIMARY KEY (queue);
 holdfast.progress progress_pkey PRIMARY KEY (lane, xid, ord);
 holdfast.queue queue_name_key UNIQUE (name);
 holdfast.queue queue_pkey PRIMARY KEY (no);
+holdfast.record record_pkey PRIMARY KEY (seq, no);
+holdfast.record record_step UNIQUE (seq, step, part);
 holdfast.watch_log watch_log_pkey PRIMARY KEY (no);
 
+CREATE INDEX await_key_job ON holdfast.await_key USING btree (seq);
 CREATE INDEX batch_annotation_sum ON holdfast.batch_annotation USING btree (batch, xid) WHERE (low IS NOT NULL);
 CREATE INDEX batch_annotation_xid ON holdfast.batch_annotation USING btree (batch, xid);
 CREATE INDEX batch_finished ON holdfast.batch USING btree (finished_at) WHERE (finished_at IS NOT NULL);
@@ -435,6 +501,7 @@ CREATE INDEX batch_unfinished ON holdfast.batch USING btree (no) WHERE ((finishe
 CREATE INDEX batch_wait_ord ON holdfast.batch_wait USING btree (batch, ord);
 CREATE INDEX change_xid ON holdfast.change USING btree (xid);
 CREATE INDEX dedup_until ON holdfast.dedup USING btree (until) WHERE (until IS NOT NULL);
+CREATE INDEX end_notice_xid ON holdfast.end_notice USING btree (xid);
 CREATE INDEX ended_batch ON ONLY holdfast.ended USING btree (batch, seq) WHERE (batch IS NOT NULL);
 CREATE INDEX ended_group ON ONLY holdfast.ended USING btree (error_group, queue, finished_at, seq) WHERE (error_group IS NOT NULL);
 CREATE INDEX ended_id ON ONLY holdfast.ended USING btree (id);
@@ -463,22 +530,31 @@ CREATE INDEX limit_event_list_xid ON holdfast.limit_event_list USING btree (xid)
 CREATE INDEX limit_event_xid ON holdfast.limit_event USING btree (xid);
 CREATE INDEX limit_start_key ON holdfast.limit_start USING btree (limit_key, until);
 CREATE INDEX limit_start_until ON holdfast.limit_start USING btree (until);
+CREATE INDEX message_expiry ON holdfast.message USING btree (expires_at) WHERE (expires_at IS NOT NULL);
+CREATE INDEX message_job ON holdfast.message USING btree (seq, no) WHERE (seq IS NOT NULL);
+CREATE INDEX message_key ON holdfast.message USING btree (key, name, no) WHERE (key IS NOT NULL);
 CREATE INDEX overdue_passed ON holdfast.overdue USING btree (lane) WHERE passed;
 CREATE INDEX pause_end_until ON holdfast.pause_end USING btree (until);
 CREATE INDEX queue_lowering ON holdfast.queue USING btree (no) WHERE (lowering IS NOT NULL);
 CREATE INDEX tally_sum ON holdfast.tally USING btree (xid) WHERE (low IS NOT NULL);
 CREATE INDEX tally_xid ON holdfast.tally USING btree (xid);
+CREATE INDEX wake_event_job ON holdfast.wake_event USING btree (id) WHERE (id IS NOT NULL);
+CREATE INDEX wake_event_key ON holdfast.wake_event USING btree (key, name) WHERE (key IS NOT NULL);
+CREATE INDEX wake_event_xid ON holdfast.wake_event USING btree (xid);
+CREATE UNIQUE INDEX await_key_pkey ON holdfast.await_key USING btree (key, name, seq);
 CREATE UNIQUE INDEX batch_id_key ON holdfast.batch USING btree (id);
 CREATE UNIQUE INDEX batch_key_key ON holdfast.batch USING btree (key);
 CREATE UNIQUE INDEX batch_pkey ON holdfast.batch USING btree (no);
 CREATE UNIQUE INDEX batch_wait_pkey ON holdfast.batch_wait USING btree (batch, limit_key);
 CREATE UNIQUE INDEX change_pkey ON holdfast.change USING btree (no);
 CREATE UNIQUE INDEX dedup_pkey ON holdfast.dedup USING btree (queue, key);
+CREATE UNIQUE INDEX end_notice_pkey ON holdfast.end_notice USING btree (no);
 CREATE UNIQUE INDEX error_tally_pkey ON holdfast.error_tally USING btree (no);
 CREATE UNIQUE INDEX flush_pkey ON holdfast.flush USING btree (id);
 CREATE UNIQUE INDEX grantee_pkey ON holdfast.grantee USING btree (role);
 CREATE UNIQUE INDEX idempotency_pkey ON holdfast.idempotency USING btree (queue, key);
 CREATE UNIQUE INDEX job_id ON holdfast.job USING btree (id) WITH (fillfactor='50');
+CREATE UNIQUE INDEX journal_pkey ON holdfast.journal USING btree (seq, no);
 CREATE UNIQUE INDEX kv_pkey ON holdfast.kv USING btree (key);
 CREATE UNIQUE INDEX label_pkey ON holdfast.label USING btree (hash, seq);
 CREATE UNIQUE INDEX lane_cursor_pkey ON holdfast.lane_cursor USING btree (lane, no);
@@ -487,12 +563,15 @@ CREATE UNIQUE INDEX lane_pkey ON holdfast.lane USING btree (no);
 CREATE UNIQUE INDEX lease_pkey ON holdfast.lease USING btree (no);
 CREATE UNIQUE INDEX limit_event_list_pkey ON holdfast.limit_event_list USING btree (no);
 CREATE UNIQUE INDEX limit_usage_newest ON holdfast.limit_usage USING btree (hashtextextended(limit_key, (0)::bigint), no);
+CREATE UNIQUE INDEX message_pkey ON holdfast.message USING btree (no);
 CREATE UNIQUE INDEX meta_pkey ON holdfast.meta USING btree (only_row);
 CREATE UNIQUE INDEX overdue_pkey ON holdfast.overdue USING btree (start_before, seq);
 CREATE UNIQUE INDEX pause_end_pkey ON holdfast.pause_end USING btree (queue);
 CREATE UNIQUE INDEX progress_pkey ON holdfast.progress USING btree (lane, xid, ord);
 CREATE UNIQUE INDEX queue_name_key ON holdfast.queue USING btree (name);
 CREATE UNIQUE INDEX queue_pkey ON holdfast.queue USING btree (no);
+CREATE UNIQUE INDEX record_pkey ON holdfast.record USING btree (seq, no);
+CREATE UNIQUE INDEX record_step ON holdfast.record USING btree (seq, step, part);
 CREATE UNIQUE INDEX watch_log_pkey ON holdfast.watch_log USING btree (no);
 
 function add_items(p_flush uuid, p_id uuid, p_at bigint, p_ids uuid[], p_lanes integer[], p_max_attempts smallint[], p_payloads text[], p_headers text[], p_timeouts bigint[], p_delays bigint[], p_run_ats bigint[], p_limit_keys text[], p_known integer[], p_epochs uuid[], p_now bigint, p_definition_epochs uuid[], p_labels text[], p_label_jobs integer[], p_label_pairs text[]) returns text plpgsql volatile
@@ -579,7 +658,13 @@ function check_texts(p_payloads text[], p_headers text[]) returns void plpgsql v
 function checked_headers(p_headers jsonb) returns text plpgsql volatile;
 function checked_job(p_queue text, p_payload jsonb, p_options jsonb, p_now bigint) returns jsonb plpgsql volatile;
 function checked_payload(p_payload jsonb) returns text plpgsql volatile;
-function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text, is_plain boolean) plpgsql volatile
+function checkpoint(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_writes jsonb, p_now bigint) returns text plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queues text[], p_finished uuid[], p_now bigint, p_again boolean) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text, have_journals boolean, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
@@ -588,13 +673,20 @@ function claim(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text) plpgsql volatile;
-function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_epoch uuid, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text, is_plain boolean) plpgsql volatile
+function claim_again(p_token uuid, p_lease_ms bigint, p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text, have_journals boolean) plpgsql volatile;
+function claim_one(p_token uuid, p_worker text, p_lease_ms bigint, p_max integer, p_queue text, p_lane integer, p_epoch uuid, p_finished uuid[], p_now bigint) returns TABLE(lane integer, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[], attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text, have_limit_keys boolean, epoch uuid, labels text, have_journals boolean, is_plain boolean) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set enable_hashjoin=off
   set enable_mergejoin=off
   set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function clear_partition(p_class integer, p_bucket bigint, p_page bigint, p_now bigint, OUT jobs bigint, OUT seqs numeric, OUT next bigint) returns record plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function clear_signals(p_id uuid, p_key text, p_name text) returns bigint plpgsql volatile
+  set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -618,9 +710,25 @@ function delete_ended(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_kee
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function delete_waiting(p_ids uuid[], p_now bigint) returns bigint plpgsql volatile
+function delete_waiting(p_ids uuid[], p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function deliver(p_ids uuid[], p_keys text[], p_names text[], p_now bigint) returns text plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
+function drop_journals(p_seqs bigint[]) returns void plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
@@ -634,7 +742,7 @@ function drop_offers(p_keys text[]) returns void plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
-function drop_partition(p_now bigint, p_forgotten jsonb) returns bigint plpgsql volatile security definer
+function drop_partition(p_now bigint, p_cleared jsonb) returns bigint plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function end_items(p_no integer, p_submitted bigint, p_created bigint) returns void plpgsql volatile;
 function end_pause(p_queue integer, p_now bigint) returns boolean plpgsql volatile;
@@ -703,7 +811,7 @@ function find_leased(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_x
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function finish(p_jobs jsonb, p_now bigint) returns void plpgsql volatile
+function finish(p_jobs jsonb, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -725,7 +833,13 @@ function fold_errors() returns void plpgsql volatile
   set enable_bitmapscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function forget_labels(p_class integer, p_bucket bigint, p_page bigint, p_now bigint, OUT jobs bigint, OUT seqs numeric, OUT next bigint) returns record plpgsql volatile security definer
+function follow_ends(p_ends jsonb, p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function free_keys(p_queues integer[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void plpgsql volatile
   set enable_seqscan=off
@@ -737,6 +851,12 @@ function has_jobs(p_queue integer) returns boolean sql volatile
   set enable_seqscan=off
   set search_path=pg_catalog, pg_temp;
 function has_length(p_array anyarray, p_lengths integer[]) returns boolean sql immutable;
+function hold_on(p_tokens uuid[], p_claims integer[], p_lanes integer[], p_xids xid8[], p_firsts bigint[], p_lasts bigint[], p_starts integer[], p_leases_ms bigint[], p_but integer[], p_now bigint) returns TABLE(turn integer, expires_at bigint, cancel boolean) plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function insert_dead(p_jobs jsonb, p_now bigint) returns void plpgsql volatile;
 function is_exact(p_number numeric) returns boolean sql immutable
   set extra_float_digits=1
@@ -762,6 +882,14 @@ function jobs_of(p_ids uuid[], p_seqs bigint[]) returns SETOF holdfast.job plpgs
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function journals(p_ids uuid[], p_after integer, p_bytes bigint, p_all boolean) returns TABLE(turn integer, no integer, step text, part integer, body text, parent text, cancel boolean, awaits text, last integer) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function keep_leased(p_ids uuid[], p_tokens uuid[], p_workers text[], p_started bigint[], p_now bigint, p_for_ms integer) returns void sql volatile
   set plan_cache_mode=force_generic_plan
   set enable_seqscan=off
@@ -776,8 +904,6 @@ function kv_write(p_writes jsonb, p_flush uuid, p_now bigint) returns jsonb plpg
 function kv_write_some(p_writes jsonb, p_groups integer[], p_flush uuid, p_lock_ms integer, p_now bigint) returns jsonb plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
-  set search_path=pg_catalog, pg_temp;
-function labelled_partition(p_now bigint, p_except text[], OUT class integer, OUT bucket bigint) returns record plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function labels_option(p_options jsonb) returns jsonb plpgsql volatile;
 function lane_beside(p_lane integer, p_priority integer, p_opens boolean) returns integer plpgsql volatile;
@@ -815,6 +941,13 @@ function list_ended_items(p_batch integer, p_seq bigint, p_max integer) returns 
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function list_ended_of(p_queues integer[], p_states text[], p_finished_ats bigint[], p_seqs bigint[], p_since bigint, p_group text, p_max integer) returns SETOF holdfast.ended plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_sort=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function list_group(p_queue integer, p_group text, p_finished_at bigint, p_seq bigint, p_since bigint, p_max integer) returns SETOF holdfast.ended plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -838,6 +971,13 @@ function list_ready(p_queue integer, p_priority integer, p_back integer, p_xid x
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function list_running(p_queue integer, p_seq bigint, p_max integer) returns TABLE(seq bigint, lane integer, xid xid8, ord bigint, token uuid, worker text, started_at bigint, expires_at bigint) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function list_scheduled(p_queue integer, p_run_at bigint, p_seq bigint, p_max integer) returns SETOF holdfast.job plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -857,7 +997,7 @@ function lock_found(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text, start_before bigint) plpgsql volatile
+function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text, start_before bigint, has_journal boolean) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
@@ -867,7 +1007,21 @@ function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_annotation(p_batch integer) returns xid8 sql stable;
 function low_batch(p_batch integer) returns xid8 sql stable;
 function low_tally() returns xid8 sql stable;
+function make_first(p_ids uuid[], p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function make_partitions(p_now bigint) returns integer plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
+function messages(p_id uuid, p_keys text[], p_names text[], p_bytes bigint, p_now bigint) returns TABLE(no bigint, name text, child uuid, key text, value text, at bigint) plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function missed(p_max integer, p_now bigint, p_but uuid[], p_only uuid[]) returns TABLE(id uuid, start_before bigint, attempts smallint, was text) plpgsql volatile
   set enable_seqscan=off
@@ -926,6 +1080,8 @@ function outcomes(p_ids uuid[], p_bytes bigint) returns TABLE(id uuid, is_live b
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function override_limit(p_name text, p_override jsonb, p_fail_fast boolean) returns void plpgsql volatile;
+function partition_to_clear(p_now bigint, p_except text[], OUT class integer, OUT bucket bigint) returns record plpgsql volatile security definer
+  set search_path=pg_catalog, pg_temp;
 function pasts_of(p_ids uuid[]) returns TABLE(id uuid, past text) plpgsql volatile
   set enable_seqscan=off
   set enable_bitmapscan=off
@@ -936,6 +1092,14 @@ function pause_queue(p_name text, p_paused boolean, p_by text, p_until bigint, p
 function pause_queues(p_names text[], p_paused boolean, p_by text, p_until bigint, p_for_ms bigint, p_now bigint, p_waits boolean, OUT changed jsonb, OUT busy jsonb) returns record plpgsql volatile;
 function payload_has(p_payload text, p_path text, p_kind text, p_value text) returns boolean plpgsql immutable;
 function pending_limit_events(p_from xid8, p_max integer) returns TABLE(limit_keys jsonb, lists jsonb, low xid8, are_all boolean, lowered jsonb) plpgsql stable
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function pending_notices(p_from xid8, p_max integer) returns TABLE(nos jsonb, low xid8, are_all boolean) plpgsql stable
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set search_path=pg_catalog, pg_temp;
+function pending_wakes(p_from xid8, p_max integer) returns TABLE(ids jsonb, keys jsonb, names jsonb, low xid8, are_all boolean) plpgsql stable
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
@@ -1049,6 +1213,12 @@ function revive(p_jobs jsonb, p_now bigint, OUT blocked jsonb, OUT limit_keys js
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off
+  set lock_timeout=20ms
+  set search_path=pg_catalog, pg_temp;
+function send(p_signal jsonb, p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
   set search_path=pg_catalog, pg_temp;
 function set_limits(p_no integer) returns void plpgsql volatile;
 function set_pasts(p_ids uuid[], p_pasts text[]) returns void plpgsql volatile
@@ -1065,11 +1235,13 @@ function settle_done(p_flush uuid, p_tokens uuid[], p_claims integer[], p_lanes 
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function signal(p_flush uuid, p_signals jsonb, p_now bigint) returns text plpgsql volatile;
+function signal_in(p_signal jsonb, p_now bigint, p_channel text, p_notification text) returns jsonb plpgsql volatile;
 function surplus(p_queue integer, p_now bigint) returns TABLE(limit_key text, jobs bigint) plpgsql volatile
   set enable_seqscan=off
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms integer, p_prefix text) returns TABLE(now bigint, is_due boolean, next_due bigint, ready jsonb, mark text) plpgsql stable
+function sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms integer, p_prefix text, p_ends xid8) returns TABLE(now bigint, is_due boolean, next_due bigint, ready jsonb, mark text) plpgsql stable
   set enable_seqscan=off
   set enable_bitmapscan=off
   set plan_cache_mode=force_generic_plan
@@ -1082,6 +1254,10 @@ function take_ended(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_
   set enable_mergejoin=off
   set plan_cache_mode=force_generic_plan
   set jit=off
+  set search_path=pg_catalog, pg_temp;
+function take_notices(p_nos bigint[]) returns TABLE(job text) plpgsql volatile
+  set enable_seqscan=off
+  set plan_cache_mode=force_generic_plan
   set search_path=pg_catalog, pg_temp;
 function take_waits(p_no integer, p_max integer) returns text[] plpgsql volatile
   set enable_seqscan=off
@@ -1115,4 +1291,12 @@ function watch_number() returns bigint plpgsql volatile;
 function withdraw(p_flush uuid, p_now bigint) returns boolean plpgsql volatile security definer
   set search_path=pg_catalog, pg_temp;
 function without_wake(p_headers text) returns text plpgsql immutable;
+function write_journals(p_writes jsonb, p_seqs bigint[], p_ids uuid[], p_now bigint) returns jsonb plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set enable_hashjoin=off
+  set enable_mergejoin=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function write_with_job(p_job jsonb, p_answer jsonb, p_now bigint) returns void plpgsql volatile;

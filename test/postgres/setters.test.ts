@@ -108,6 +108,7 @@ test('the text of a statement shows what it may leave behind, if possible', () =
     [`select set_config('a.b', $1, true)`, 'local'],
     [`select set_config('a.b', 'it''s (x', TRUE ), SET_CONFIG('c', 'd', true)`, 'local'],
     [`select set_config('a.b', $1, false)`, 'anything'],
+    [`select set_config('a.b', '${"''".repeat(1_000)}', f(1))`, 'anything'], // two ways to read each pair: 2^1000 in all
     [`select set_config('a.b', $1, $2)`, 'anything'],
     [`select set_config('a', 'b', true), set_config('c', 'd', false)`, 'anything'],
     [`select "set_config"('a', 'b', true)`, 'anything'],

@@ -1,5 +1,6 @@
 // The look of an idle process at what is to be swept (`schema/functions/sweep-due.ts`), for each kind of work.
 import assert from 'node:assert/strict'
+import { randomUUID } from 'node:crypto'
 import test from 'node:test'
 import { prune } from '../../src/store/postgres/schema/functions/prune.ts'
 import {
@@ -68,6 +69,25 @@ const makes: Readonly<Record<Kind, (world: World) => Promise<unknown>>> = {
     await swept(world)
     await world.rows(`update holdfast.queue set lowering = 1 where name = 'limited'`)
   },
+  'wake events': async (world) => {
+    const id = await world.enqueue('mail', 1)
+    await world.rows(
+      `insert into holdfast.wake_event (xid, at, id, seq)
+       select pg_current_xact_id(), 0, j.id, j.seq from holdfast.job j where j.id = '${id}'`,
+    )
+  },
+  'notices of ends': async (world) => {
+    await world.enqueue('mail', 1)
+    const job = { id: randomUUID(), queue: 'mail', onEnd: 'ends', state: 'done', attempts: 1, endedAt: 0 }
+    await world.rows(`insert into holdfast.end_notice (no, xid, at, job) values (1, pg_current_xact_id(), 0, $1)`, [
+      JSON.stringify({ ...job, result: null, error: null, annotations: null, labels: null, payload: '1' }),
+    ])
+  },
+  'messages under keys': (world) =>
+    world.rows(
+      `insert into holdfast.message (no, key, name, value, at, expires_at, ttl_ms)
+       values (1, 'k', 'paid', '1', 0, holdfast.now_ms(null) + 30, 30)`,
+    ),
   'batches with chores': async (world) => {
     await world.holdfast.batch({ name: 'b' }, [{ queue: 'mail', payload: 1 }])
     await world.rows('update holdfast.batch set is_cancelled = true')

@@ -32,8 +32,11 @@ export interface SetupOptions {
   readonly alone?: boolean
 }
 
-/** A wait for a lock that lasts longer than this counts as a deadlock. */
-const waitMaxMs = 15_000
+/**
+ * A wait that lasts longer than this counts as a deadlock. A statement that a test blocks on purpose waits while all other steps
+ * of the test are made, however slow the machine is. So the bound is little less than what `run.ts` grants a test.
+ */
+const waitMaxMs = 240_000
 
 const noPartitions = `create or replace function holdfast.make_partitions(p_now bigint) returns int language sql as 'select 0'`
 
@@ -94,6 +97,7 @@ export class World implements AsyncDisposable {
   readonly pool: Pool
   readonly holdfast: Holdfast
   readonly #ends: (() => Promise<unknown>)[] = []
+  readonly #sessions: Client[] = []
 
   private constructor(url: string, schema: Schema, pool: Pool, holdfast: Holdfast) {
     this.url = url
@@ -121,7 +125,7 @@ export class World implements AsyncDisposable {
     const client = new Client({ connectionString: this.url, statement_timeout: waitMaxMs })
     client.on('error', () => {})
     await client.connect()
-    this.#ends.push(() => client.end())
+    this.#sessions.push(client)
     return client
   }
 
@@ -216,6 +220,7 @@ export class World implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all(this.#sessions.map((session) => session.end())) // after a failure, calls may still wait for their locks
     await this.holdfast.close()
     for (const end of this.#ends.toReversed()) await end()
     await this.pool.end()

@@ -59,14 +59,33 @@ test('every condition of a filter is a parameter', async () => {
   for (const query of [
     'attemptsMin=',
     'endedSince=x',
+    'endedSince=yesterday%205',
+    'startedBefore=2030-02-30',
+    'enqueuedSince=-1',
+    'enqueuedSince=1.5',
+    'enqueuedSince=2030-01-31T09:00:00+02:00',
     'payloadPath=a',
     'payloadEquals=1',
     'payloadPath=a&payloadEquals=x',
     'include=all',
     'label=a',
     'errorGroup=x',
+    ...[
+      'label=c%3Dx&label=c%3Dy',
+      'error=a&error=b',
+      'limit=1&limit=5',
+      'endedSince=1&endedSince=2',
+      'worker=w&worker=w',
+    ],
+    ...['attemptsMin=1&attemptsMin=2', 'payloadPath=a&payloadEquals=1&payloadEquals=2', `after=&after=${id}`],
   ])
     assert.equal((await world.get(`/api/jobs?${query}`)).status, 400, query)
+  const { body: refused } = await world.get('/api/jobs?endedSince=yesterday%205')
+  assert.partialDeepStrictEqual(refused, { error: { code: 'INVALID_OPTION' } })
+  assert.match(
+    JSON.stringify(refused),
+    /endedSince must be a time such as .*, a date such as 2030-01-31, or whole milliseconds/,
+  )
 })
 
 test('a wrong request gets the matching status and code', async () => {

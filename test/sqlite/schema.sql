@@ -1,3 +1,12 @@
+CREATE TABLE holdfast_await ( -- jobs that wait for a signal under a key
+  key text not null,
+  name text not null,
+  seq integer not null,
+  primary key (key, name, seq)
+) strict, without rowid;
+
+CREATE INDEX holdfast_await_job on holdfast_await (seq);
+
 CREATE TABLE holdfast_batch (
   no integer primary key,
   id text not null unique,
@@ -61,6 +70,13 @@ CREATE TABLE holdfast_change ( -- recorded while a client watches; one row for c
   state text not null,
   told integer not null, -- the running total of jobs in this row and those before it
   ids text not null -- JSON
+) strict;
+
+CREATE TABLE holdfast_child ( -- jobs that a job has started
+  seq integer primary key,
+  parent integer not null, -- the number of that job
+  parent_id text not null,
+  step text not null
 ) strict;
 
 CREATE TABLE holdfast_claim (
@@ -166,6 +182,12 @@ CREATE INDEX holdfast_job_by_batch on holdfast_job (batch) where batch > 0;
 
 CREATE INDEX holdfast_job_by_id on holdfast_job (id);
 
+CREATE TABLE holdfast_journal ( -- jobs with a journal
+  seq integer primary key,
+  partial text, -- JSON
+  parked integer not null default 0 -- 1: it was put off last by a park, so while it is scheduled, messages wake it
+) strict;
+
 CREATE TABLE holdfast_key ( -- limit keys of jobs that are held, ready or running
   queue integer not null,
   key text not null,
@@ -218,6 +240,24 @@ CREATE TABLE holdfast_lease (
   expires_at integer not null
 , progress real, progress_message text, progress_at integer) strict;
 
+CREATE TABLE holdfast_message ( -- in the mailbox of a job, or of a key
+  no integer primary key,
+  seq integer, -- of the job; null: of the key
+  key text,
+  name text not null,
+  child text, -- the id of the child whose end it reports
+  value text not null,
+  at integer not null,
+  expires_at integer, -- of a message to a key
+  ttl_ms integer -- how long after it was sent
+) strict;
+
+CREATE INDEX holdfast_message_expiry on holdfast_message (expires_at) where expires_at is not null;
+
+CREATE INDEX holdfast_message_job on holdfast_message (seq, name) where seq is not null;
+
+CREATE INDEX holdfast_message_key on holdfast_message (key, name) where key is not null;
+
 CREATE TABLE holdfast_meta (
   only_row integer primary key check (only_row = 1),
   schema integer not null,
@@ -266,7 +306,7 @@ CREATE TABLE holdfast_queue (
   done integer not null default 0,
   dead integer not null default 0,
   cancelled integer not null default 0
-, labels text, paused_until integer, paused_for_ms integer) strict;
+, labels text, paused_until integer, paused_for_ms integer, on_end text) strict;
 
 CREATE TABLE holdfast_ready ( -- one range for jobs of no batch, and one for those of each batch
   queue integer not null,
@@ -276,6 +316,17 @@ CREATE TABLE holdfast_ready ( -- one range for jobs of no batch, and one for tho
   seq integer not null,
   primary key (queue, batch, priority, ord)
 ) strict, without rowid;
+
+CREATE TABLE holdfast_record ( -- of steps, in the order in which they were committed
+  seq integer not null,
+  no integer not null,
+  step text not null,
+  part integer not null,
+  body text not null,
+  primary key (seq, no)
+) strict, without rowid;
+
+CREATE UNIQUE INDEX holdfast_record_step on holdfast_record (seq, step, part);
 
 CREATE TABLE holdfast_retention_class ( -- ended jobs of one queue and state that are kept equally long
   no integer primary key,

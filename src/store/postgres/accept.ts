@@ -3,6 +3,7 @@ import { encodeAnnotations } from '../../job/stored.ts'
 import type { AcceptAnswer, AcceptRequest } from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { leaving, lockJobs } from './control.ts'
+import { finishJobs } from './ends.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { whenLocksAreFree } from './lock-polls.ts'
 import { SettlementWriter } from './settlement-writer.ts'
@@ -34,7 +35,7 @@ export async function accept(context: StoreContext, request: AcceptRequest): Pro
         ...(annotations && { batch: job.batch, annotations }),
       },
     ]
-    await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+    writer.follow(await finishJobs(tx, ended))
     writer.touch(leaving(job))
     const enqueued = effects ? await writer.apply([effects]) : []
     ready = writer.becameReady

@@ -11,6 +11,7 @@ import type { AlterAnswer, AlterRequest, ChangeRequest } from '../store.ts'
 import type { Row } from './connection/call.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { type LockedJob, leaving, lockJobs, recordByHand, selectLiveState, selectNewestEnded } from './control.ts'
+import { deleteWaiting, type Followed, sumOfFollowed } from './ends.ts'
 import { limitKeyIn, limitKeyRef, type StoreContext } from './enqueue.ts'
 import { LanesMissing } from './lanes.ts'
 import { liveOrEnded } from './read.ts'
@@ -28,15 +29,18 @@ export function alter(context: StoreContext, requests: readonly AlterRequest[]):
 async function alterTogether(context: StoreContext, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
   let ready = new Map<string, number>()
   let touched: Altered['touched'] = []
+  let followed: Followed[] = []
   const answers = await context.lanes.withLanes(() =>
     context.db.transact(async (tx) => {
       ready = new Map()
       touched = []
+      followed = []
       const ids = requests.map(({ id }) => id)
       await lockJobs(tx, ids, { waits: true })
       await tx.readClock()
       const answered: AlterAnswer[] = []
-      for (const request of requests) answered.push(await new Alteration(tx, { ready, touched }).make(request))
+      for (const request of requests)
+        answered.push(await new Alteration(tx, { ready, touched, followed }).make(request))
       return answered
     }),
   )
@@ -44,6 +48,7 @@ async function alterTogether(context: StoreContext, requests: readonly AlterRequ
   await context.afterCommit({
     keyRefs: touched.flatMap(({ keyRef }) => keyRef ?? []),
     batches: touched.flatMap(({ batch }) => (batch > 0 ? [batch] : [])),
+    ...sumOfFollowed(followed),
   })
   return Promise.all(answers.map((answer, i) => admittedNow(context, requests[i] as AlterRequest, answer)))
 }
@@ -60,6 +65,8 @@ interface Altered {
   readonly ready: Map<string, number>
   /** Jobs that were changed. */
   readonly touched: Pick<LockedJob, 'batch' | 'keyRef'>[]
+  /** What follows from the ends of deleted jobs. */
+  readonly followed: Followed[]
 }
 
 class Alteration {
@@ -82,7 +89,7 @@ class Alteration {
       case 'delete':
         if (job.state === 'running') return cannotAlter(id, job.state, request.as)
         this.#altered.touched.push(leaving(job))
-        await this.#tx.query('select holdfast.delete_waiting($1, $2)', [`{${id}}`, this.#tx.now])
+        this.#altered.followed.push(await deleteWaiting(this.#tx, [id]))
         await this.#tx.query('select holdfast.delete_ended($1, $2)', [id, this.#tx.now])
         return { state: job.state }
       case 'wake':

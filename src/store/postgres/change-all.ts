@@ -21,6 +21,7 @@ import { list, texts } from './connection/columns.ts'
 import { isDataError } from './connection/data-error.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { type RequeueBlock, recordByHand, revive } from './control.ts'
+import { deleteWaiting, type Followed, finishJobs, makeFirst } from './ends.ts'
 import type { StoreContext } from './enqueue.ts'
 import { type Found, type Kind, matchesOf, type Reads, type Scanned, type Source, scanJobs } from './find.ts'
 import { joinProgress, liveState } from './read.ts'
@@ -97,6 +98,8 @@ interface Ref {
   readonly attempts: number
   /** Why it cannot be changed. */
   readonly reason: SkipReason | null
+  /** It is a flow run that has begun. */
+  readonly hasJournal: boolean
   /** The lane of a live job. */
   readonly lane: string | null
   /** The columns by which the partition of an ended job is found. */
@@ -105,7 +108,7 @@ interface Ref {
   readonly found: Found
 }
 
-const width = 12
+const width = 13
 
 function refsFor(change: BulkChange, filter: JobFilter, scope: Scope): Reads<Ref> {
   return {
@@ -128,7 +131,7 @@ function liveRef(change: BulkChange, given: (value: Value) => string): string[] 
         ? `case when ${isTooLate(change.runAt)} then 'startBefore' end`
         : 'null::text'
   const named = ['j.id', 'j.seq', liveState, 'q.name', 'l.batch', 'j.limit_key', 'j.attempts', reason]
-  return [...named, 'j.lane', 'null::smallint', 'null::bigint', '0']
+  return [...named, 'j.lane', 'null::smallint', 'null::bigint', 'j.has_journal', '0']
 }
 
 /** A requeue reads the histories and errors of its jobs, so these count as bytes of its page. */
@@ -144,15 +147,22 @@ function endedRef({ as }: BulkChange): string[] {
     'e.attempts',
     'null::text',
   ]
-  return [...named, 'null::int', 'e.retention_class', 'e.keep_until', as === 'requeue' ? texts.join(' + ') : '0']
+  return [
+    ...named,
+    'null::int',
+    'e.retention_class',
+    'e.keep_until',
+    'false',
+    as === 'requeue' ? texts.join(' + ') : '0',
+  ]
 }
 
 function toRef(row: Row, found: Found): Ref {
-  const [id, seq, state, queue, batch, keyRef, attempts, reason, lane, retentionClass, keepUntil] = row
+  const [id, seq, state, queue, batch, keyRef, attempts, reason, lane, retentionClass, keepUntil, hasJournal] = row
   return {
     ...{ id: id as string, seq: seq as string, state: state as JobState, queue: queue as string },
     ...{ batch: Number(batch), keyRef: keyRef ?? null, attempts: Number(attempts) },
-    ...{ reason: (reason ?? null) as SkipReason | null, lane: lane ?? null },
+    ...{ reason: (reason ?? null) as SkipReason | null, hasJournal: hasJournal === 't', lane: lane ?? null },
     ...{ retentionClass: retentionClass ?? null, keepUntil: keepUntil ?? null, found },
   }
 }
@@ -164,7 +174,7 @@ function toRef(row: Row, found: Found): Ref {
 function asWanted(change: BulkChange, { now, newest }: Scope, given: (value: Value) => string): string[] {
   switch (change.as) {
     case 'cancel':
-      return [`(j.cancel is null or ${liveState} <> 'running')`]
+      return [`(j.cancel is null or ${liveState} <> 'running' and not j.has_journal)`]
     case 'reschedule': {
       const runAt = `${given(change.runAt)}::bigint`
       return [
@@ -189,13 +199,18 @@ function fromBeginning({ states = [] }: JobFilter, scope: Scope, given: (value: 
   return states.includes('running') ? [`(h.worker is null or h.started_at <= ${given(scope.begunAt)}::bigint)`] : []
 }
 
+/** A job that is not cancelled at once: it is asked to end itself. */
+function isAsked({ state, hasJournal }: Ref): boolean {
+  return state === 'running' || hasJournal
+}
+
 type Counted = Omit<ChangedStep, 'until'>
 
 async function count(db: Database, change: BulkChange, look: Scanned<Ref>): Promise<Counted> {
   const skips = new Skips()
   const { entries, looked, next } = look
   const free = entries.filter(({ id, reason }) => !skips.add(reason, id))
-  const requested = change.as === 'cancel' ? free.filter(({ state }) => state === 'running').length : 0
+  const requested = change.as === 'cancel' ? free.filter(isAsked).length : 0
   const answer = { changed: free.length, requested, looked, skipped: skips.all, keyed: [], next }
   if (change.as !== 'requeue' || free.length === 0) return answer
   const text = `select b.reason, b.queue, b.live_key from holdfast.requeue_blocks($1, $2, holdfast.now_ms($3)) b order by b.turn`
@@ -232,7 +247,8 @@ async function make(context: StoreContext, request: ChangeAllRequest, step: Step
   })
   context.announceCancels(made.cancelled)
   context.announce(new Map(made.ready))
-  await context.afterCommit({ keyRefs: made.keyRefs, batches: made.batches })
+  const { keyRefs, batches, wakes, notices } = made
+  await context.afterCommit({ keyRefs, batches, wakes, notices })
   const last = entries[made.jobs - 1] as Ref
   const isCut = made.jobs < entries.length
   const { changed, skipped } = made
@@ -257,7 +273,7 @@ const selectMissing = `select distinct q.name, b.id from holdfast.lane l join ho
    select from holdfast.lane t where t.queue = l.queue and t.batch = l.batch and t.priority = $2::int)`
 
 /** What a step has done. It is kept as the answer of the call, so that it is known if the answer to COMMIT is lost. */
-interface Made {
+interface Made extends Followed {
   /** How many of the jobs that were found the step was about. */
   readonly jobs: number
   readonly changed: number
@@ -365,6 +381,8 @@ class Changes {
   readonly #ready = new Map<string, number>()
   readonly #keyRefs = new Set<string>()
   readonly #batches = new Set<number>()
+  readonly #wakes: string[] = []
+  readonly #notices: number[] = []
 
   constructor(tx: PgTransaction, change: BulkChange, by: string | null) {
     this.#tx = tx
@@ -375,7 +393,7 @@ class Changes {
   get made(): Omit<Made, 'jobs'> {
     return {
       ...{ changed: this.#changed, skipped: this.skips.all, cancelled: this.#cancelled, ready: [...this.#ready] },
-      ...{ keyRefs: [...this.#keyRefs], batches: [...this.#batches] },
+      ...{ keyRefs: [...this.#keyRefs], batches: [...this.#batches], wakes: this.#wakes, notices: this.#notices },
     }
   }
 
@@ -394,7 +412,8 @@ class Changes {
     await this.makeInHalves(refs.slice(middle))
   }
 
-  #add({ changed, skipped, cancelled, ready, keyRefs, batches }: Omit<Made, 'jobs'>): void {
+  #add({ changed, skipped, cancelled, ready, keyRefs, batches, ...followed }: Omit<Made, 'jobs'>): void {
+    this.#follow(followed)
     this.#changed += changed
     this.#cancelled.push(...cancelled)
     this.skips.addAll(skipped)
@@ -420,19 +439,36 @@ class Changes {
   }
 
   async #cancel(refs: readonly Ref[]): Promise<void> {
-    const waiting = refs.filter(({ state }) => state !== 'running')
-    const running = refs.filter(({ state }) => state === 'running').map(({ id }) => id)
+    const waiting = refs.filter((ref) => !isAsked(ref))
+    const asked = refs.filter(isAsked).map(({ id }) => id)
     if (this.#by !== null) await this.#record(refs, 'cancelled')
     if (waiting.length > 0) {
       const ended = waiting.map(({ id, state, attempts }) => ({ id, was: state, state: 'cancelled', attempts }))
-      await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), this.#tx.now])
+      this.#follow(await finishJobs(this.#tx, ended))
       this.#leave(waiting)
     }
-    if (running.length > 0) {
-      await this.#tx.query(`update holdfast.job set cancel = '[]' where id = any ($1::uuid[])`, [list(running)])
-      this.#cancelled.push(...running)
+    if (asked.length > 0) {
+      await this.#tx.query(`update holdfast.job set cancel = '[]' where id = any ($1::uuid[])`, [list(asked)])
+      this.#cancelled.push(...asked)
+      await this.#wakeToEnd(refs.filter(({ state, hasJournal }) => state === 'scheduled' && hasJournal))
     }
     this.#changed += refs.length
+  }
+
+  /** Flow runs that wait for a time end themselves now. */
+  async #wakeToEnd(refs: readonly Ref[]): Promise<void> {
+    if (refs.length === 0) return
+    const { ready, keyRefs } = await makeFirst(
+      this.#tx,
+      refs.map(({ id }) => id),
+    )
+    for (const [queue, jobs] of ready) this.#wake(queue, jobs)
+    for (const keyRef of keyRefs) this.#keyRefs.add(keyRef)
+  }
+
+  #follow({ wakes, notices }: Followed): void {
+    this.#wakes.push(...wakes)
+    this.#notices.push(...notices)
   }
 
   async #requeue(refs: readonly Ref[]): Promise<void> {
@@ -454,7 +490,8 @@ class Changes {
     const ended = refs.filter(({ lane }) => lane === null)
     const waiting = refs.filter(({ lane }) => lane !== null)
     if (waiting.length > 0) {
-      await this.#tx.query('select holdfast.delete_waiting($1, $2)', [list(waiting.map(({ id }) => id)), now])
+      const ids = waiting.map(({ id }) => id)
+      this.#follow(await deleteWaiting(this.#tx, ids))
     }
     if (ended.length > 0) {
       await this.#tx.query('select holdfast.delete_ended($1, $2, $3, $4, $5)', [...columnsOf(ended), now])

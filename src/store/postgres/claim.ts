@@ -18,6 +18,7 @@ import { list, parseList, texts } from './connection/columns.ts'
 import type { Database } from './connection/database.ts'
 import { withRetry } from './connection/failures.ts'
 import { toFences, tokenOf } from './fence.ts'
+import { readJournals } from './journal.ts'
 import type { Lane, LaneName, Lanes } from './lanes.ts'
 import { repairRestored } from './schema/check-restored.ts'
 import type { Wakes } from './wake.ts'
@@ -79,7 +80,8 @@ export class Claimer {
     if (jobs.length === 0) return jobs
     this.#open.set(token, { left: jobs.length, haveLimitKeys: rows.some((row) => row[12] === 't') })
     this.#learn(jobs, rows)
-    return jobs
+    const haveJournals = request.journals === true && rows.some((row) => row[15] === 't')
+    return haveJournals ? this.#withJournals(jobs) : jobs
   }
 
   /** Null: the single-job claim does not fit, and has done nothing. */
@@ -116,10 +118,22 @@ export class Claimer {
     return this.#wakes.lend((client) => this.#db.hot(text, values, client)) ?? this.#db.hot(text, values)
   }
 
+  /** One more statement, only if some of the jobs have a journal. */
+  async #withJournals(jobs: readonly ClaimedJob[]): Promise<ClaimedJob[]> {
+    const journals = await readJournals(
+      this.#db,
+      jobs.map(({ id }) => id),
+    )
+    return jobs.map((job, i) => {
+      const journal = journals.get(i)
+      return journal ? { ...job, journal } : job
+    })
+  }
+
   #learn([job, ...others]: readonly ClaimedJob[], [row]: readonly Row[]): void {
     if (!job) return
     const isPlain =
-      others.length === 0 && row?.[15] === 't' && (this.#notSingleUntil.get(job.queue) ?? 0) < performance.now()
+      others.length === 0 && row?.[16] === 't' && (this.#notSingleUntil.get(job.queue) ?? 0) < performance.now()
     if (!isPlain) this.#singleJobLanes.delete(job.queue)
     else if (this.#singleJobLanes.size < singleJobLanesMax) this.#singleJobLanes.set(job.queue, laneNameOf(row))
   }

@@ -20,6 +20,7 @@ import type { Row } from './connection/call.ts'
 import { list, texts } from './connection/columns.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { awaitAllClaims, awaitClaims, changeQueue } from './define.ts'
+import { finishJobs, makeFirst } from './ends.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
 import { whenLocksAreFree } from './lock-polls.ts'
 import { liveOrEnded, readReady } from './read.ts'
@@ -161,6 +162,8 @@ export interface LockedJob {
   readonly keyRef: string | null
   /** Null: it has none, or was claimed before. */
   readonly startBefore: number | null
+  /** It is a flow run that has begun. */
+  readonly hasJournal: boolean
 }
 
 /** The batch and the limit key to check when the job is gone: the limit key only if the job had a slot. */
@@ -194,6 +197,7 @@ function toLocked([
   keyRef,
   state,
   startBefore,
+  hasJournal,
 ]: Row): LockedJob {
   return {
     state: state as JobState,
@@ -207,6 +211,7 @@ function toLocked([
     batch: Number(batch),
     keyRef: keyRef ?? null,
     startBefore: startBefore == null ? null : Number(startBefore),
+    hasJournal: hasJournal === 't',
   }
 }
 
@@ -220,16 +225,17 @@ async function cancelOne(
   const record = async () => {
     if (by !== null) await recordByHand(tx, [id], { as: 'cancelled', by, at: tx.now })
   }
-  if (job.state === 'running') {
+  if (job.state === 'running' || job.hasJournal) {
     await record()
     const all = JSON.stringify([...decodeCancel(job.cancel), ...(effects ? [effects] : [])])
     await tx.query('update holdfast.job set cancel = $2 where id = $1', [id, all])
+    if (job.state === 'scheduled') writer.moved(await makeFirst(tx, [id])) // so that the run can end itself
     return { status: 'requested', enqueued: [] }
   }
   const end = async () => {
     await record()
     const ended = [{ id, was: job.state, state: 'cancelled', attempts: job.attempts }]
-    await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+    writer.follow(await finishJobs(tx, ended))
     writer.touch(leaving(job))
     return { status: 'cancelled', enqueued: effects ? await writer.apply([effects]) : [] } as const
   }
@@ -255,6 +261,9 @@ export const selectLiveState = `select case when j.is_held then 'held' when j.re
 
 export const selectNewestEnded = 'select state from holdfast.ended where id = $1 order by seq desc limit 1'
 
+/** How long a call for one job waits for each lock with its connection. Then it waits without one (`lock-polls.ts`). */
+const lockMaxMs = 100
+
 export function requeue(context: StoreContext, ids: readonly string[], by: string | null): Promise<RequeueAnswer[]> {
   return orRefuseValues(
     ids,
@@ -271,12 +280,20 @@ async function requeueTogether(
 ): Promise<RequeueAnswer[]> {
   const ready = new Map<string, number>()
   const keyRefs = new Set<string>()
-  const answers = await context.db.transact(async (tx) => {
+  const together = async (tx: PgTransaction) => {
+    ready.clear()
+    keyRefs.clear()
     await tx.query(lockBatchesOf, [list(ids)])
-    const answered: RequeueAnswer[] = []
-    for (const id of ids) answered.push(await requeueOne(tx, id, { by, ready, keyRefs }))
-    return answered
-  })
+    const answered = await requeueEach(tx, [...new Set(ids)], { by, ready, keyRefs })
+    const answers: RequeueAnswer[] = []
+    for (const [i, id] of ids.entries()) {
+      // A job that is named twice is live by now, or is refused again.
+      const known = ids.indexOf(id) === i ? answered : await requeueEach(tx, [id], { by, ready, keyRefs })
+      answers.push(known.get(id) ?? notFound(id))
+    }
+    return answers
+  }
+  const answers = await context.polls.until(() => context.db.impatient(lockMaxMs).transact(together))
   context.announce(ready)
   await context.afterCommit({ keyRefs: [...keyRefs] })
   return answers
@@ -292,7 +309,38 @@ interface Requeued {
   readonly keyRefs: Set<string>
 }
 
-async function requeueOne(tx: PgTransaction, id: string, { by, ready, keyRefs }: Requeued): Promise<RequeueAnswer> {
+/**
+ * Rows are locked in the order of their ids, then `revive` takes the dedup keys of all jobs in one order. So two calls with the
+ * same jobs, or with the same keys, cannot deadlock.
+ */
+async function requeueEach(
+  tx: PgTransaction,
+  ids: readonly string[],
+  { by, ready, keyRefs }: Requeued,
+): Promise<Map<string, RequeueAnswer>> {
+  const answers = new Map<string, RequeueAnswer>()
+  const rows = new Map<string, Row>()
+  for (const id of ids.toSorted()) {
+    const found = await lockEnded(tx, id)
+    if ('refused' in found) answers.set(id, found)
+    else rows.set(id, found)
+  }
+  const ended = ids.map((id) => rows.get(id)).filter((row) => row !== undefined)
+  if (ended.length === 0) return answers
+  const { blocked, keyRefs: touched } = await revive(tx, ended, by)
+  for (const [i, row] of ended.entries()) {
+    const id = row[0] as string
+    const queue = row[9] as string
+    const block = blocked[i] ?? null
+    answers.set(id, block === null ? { id } : await whyBlocked(tx, row, block))
+    if (block === null) ready.set(queue, (ready.get(queue) ?? 0) + 1)
+  }
+  for (const keyRef of touched) keyRefs.add(keyRef)
+  return answers
+}
+
+/** The row of the newest ended job with this id, locked. */
+async function lockEnded(tx: PgTransaction, id: string): Promise<Row | Refused> {
   const [ended] = await liveOrEnded<Pick<LockedJob, 'state'> | Row>(
     async () => (await tx.query(selectLiveState, [id])).map(([state]) => ({ state: state as JobState })),
     () =>
@@ -306,16 +354,15 @@ async function requeueOne(tx: PgTransaction, id: string, { by, ready, keyRefs }:
   if (!ended) return notFound(id)
   if ('state' in ended) return cannotRequeue(id, ended.state)
   const state = ended[14] as JobState
-  if (!endStates.includes(state)) return cannotRequeue(id, state)
-  const { blocked, keyRefs: touched } = await revive(tx, [ended], by)
-  const queue = ended[9] as string
-  const [block] = blocked
-  if (block?.reason === 'limitKeyUnknown') return keyRequired(tx, queue)
-  if (block?.reason === 'batchCancelled') return requeueCancelled(id, block.by)
-  if (block != null) return requeueBlocked(id, block.by)
-  ready.set(queue, (ready.get(queue) ?? 0) + 1)
-  for (const keyRef of touched) keyRefs.add(keyRef)
-  return { id }
+  return endStates.includes(state) ? ended : cannotRequeue(id, state)
+}
+
+async function whyBlocked(tx: PgTransaction, row: Row, { reason, by }: RequeueBlock): Promise<Refused> {
+  const id = row[0] as string
+  const state = row[14] as JobState
+  if (reason === 'limitKeyUnknown') return keyRequired(tx, row[9] as string)
+  if (reason === 'batchCancelled') return requeueCancelled(id, state, by)
+  return requeueBlocked(id, state, by)
 }
 
 const endStates: readonly JobState[] = ['dead', 'done', 'cancelled']

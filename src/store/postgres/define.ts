@@ -20,7 +20,7 @@ import type { StoreContext } from './enqueue.ts'
 import { lowerLimits } from './limits/lower.ts'
 
 /**
- * Also opens the lanes of these queues and of their `onDead` queues, so that later calls find most of them open. A busy lane is
+ * Also opens the lanes of these queues and of the queues of their notices, so that later calls find most of them open. A busy lane is
  * left to those calls.
  */
 export async function define(context: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
@@ -34,7 +34,7 @@ export async function define(context: StoreContext, queues: readonly QueueSettin
     if (answer.version !== answer.versionBefore) lanes.forgetQueue(settings.name)
     defined.push(answer)
   }
-  const names = queues.flatMap(({ name, onDead }) => [name, ...(onDead === null ? [] : [onDead])])
+  const names = queues.flatMap(({ name, onDead, onEnd }) => [name, onDead ?? [], onEnd ?? []].flat())
   await lanes.openNow(names.map((queue) => ({ queue, priority: null })))
   return defined
 }

@@ -40,6 +40,7 @@ import { list, optionalList, optionalTexts, sharedList, texts } from './connecti
 import type { Database, PgTransaction } from './connection/database.ts'
 import { isCollision } from './connection/failures.ts'
 import { defineIfNew, rethrowOnDeadCycle } from './define.ts'
+import type { Followed } from './ends.ts'
 import { deathJson } from './error-groups.ts'
 import type { BatchId, Lane, Lanes } from './lanes.ts'
 import type { LimitKeyRefs } from './limits/admit.ts'
@@ -48,8 +49,11 @@ import type { OwnDefinitions } from './own-definitions.ts'
 import { orRefuseValues } from './refused-values.ts'
 import type { Message } from './wake-messages.ts'
 
-/** Work after a commit: limit keys and lists of limit events to admit jobs for, and batches that may be finished. */
-export interface AfterCommit extends LimitKeyRefs {
+/**
+ * Work after a commit: limit keys and lists of limit events to admit jobs for, batches that may be finished, messages to deliver,
+ * and notices of ends to enqueue.
+ */
+export interface AfterCommit extends LimitKeyRefs, Partial<Followed> {
   readonly batches?: readonly number[]
   /** Deaths for which no notice was enqueued in the `onDead` queue, to be reported. */
   readonly droppedNotices?: readonly DroppedNotice[]
@@ -149,11 +153,21 @@ export function areFilledIn(lanes: Lanes, jobs: readonly NewJob[]): boolean {
   return jobs.every((job) => lanes.limitKeyOf(job) !== undefined && !isUnfit(lanes.labelsOf(job)))
 }
 
+/** A child, with the number of its parent. */
+export interface ChildJob extends NewJob {
+  readonly parentSeq: string
+}
+
 /** Nothing about these jobs has to be looked up, except their limit keys, and nothing is written beside them. */
 export function isPlain({ jobs }: EnqueueRequest): boolean {
   return jobs.every(
-    ({ idGiven, dedup, idempotency, startBefore, kv }) =>
-      !idGiven && dedup === null && idempotency === null && startBefore === null && kv === undefined,
+    ({ idGiven, dedup, idempotency, startBefore, kv, parent }) =>
+      !idGiven &&
+      dedup === null &&
+      idempotency === null &&
+      startBefore === null &&
+      kv === undefined &&
+      parent === undefined,
   )
 }
 
@@ -559,6 +573,7 @@ function jobJson(job: NewJob): Record<string, unknown> {
     ...(typeof dedup?.scope === 'object' && { windowMs: dedup.scope.windowMs }),
     ...(idempotency && { idempotencyKey: idempotency.key, hash: idempotency.hash }),
     ...(job.kv !== undefined && { kv: job.kv }),
+    ...(job.parent && { parent: `${job.parent.id}/${job.parent.step}`, parentSeq: (job as ChildJob).parentSeq }),
   }
 }
 

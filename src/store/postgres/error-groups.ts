@@ -1,7 +1,7 @@
 // Dead jobs by error group: what a death adds to its row, and the list of groups. The counts are in
 // `schema/functions/error-groups.ts`.
 
-import { errorGroup, groupCode, groupMessage } from '../../job/error-group.ts'
+import { errorGroup } from '../../job/error-group.ts'
 import type { JobError } from '../../job/record.ts'
 import { Page } from '../page.ts'
 import { decodeCursor, encodeCursor, type GroupMark, isGroupMark } from '../page-cursor.ts'
@@ -11,12 +11,8 @@ import type { Database } from './connection/database.ts'
 
 /** Fields of a dead job in the JSON of `finish`. */
 export function deathJson(error: JobError | null): Record<string, string | null> {
-  return {
-    errorGroup: errorGroup(error),
-    errorName: error?.name ?? null,
-    errorCode: groupCode(error),
-    errorMessage: groupMessage(error),
-  }
+  const { fingerprint, code, message } = errorGroup(error)
+  return { errorGroup: fingerprint, errorName: error?.name ?? null, errorCode: code, errorMessage: message }
 }
 
 /** A group is far smaller than a dead job, and there are at most as many. So all are read and sorted. */

@@ -16,11 +16,13 @@ import type { CountedJobs, CountQuery, FindQuery, FoundPage } from '../store.ts'
 import type { Row, Value } from './connection/call.ts'
 import { texts, list as toList } from './connection/columns.ts'
 import type { Queryable } from './connection/database.ts'
+import { jobsOfLists, type ListPart, placeIn } from './many-lists.ts'
 import {
   endedColumnsWith,
   halves,
   joinLease,
   joinNoLease,
+  joinPlace,
   joinProgress,
   liveColumnsWith,
   liveState,
@@ -102,7 +104,8 @@ export function matchesOf<Entry>(
   return new Scan(db, { filter, after: null, limit: Number.MAX_SAFE_INTEGER }, reads).allOf(source)
 }
 
-const listed: readonly JobState[] = ['running', 'ready', 'scheduled', 'dead', 'cancelled', 'done', 'held']
+/** The order of lists in a listing, on every store. */
+const listed: readonly JobState[] = ['running', 'ready', 'held', 'scheduled', 'dead', 'cancelled', 'done']
 const flow: readonly JobState[] = ['scheduled', 'held', 'ready', 'running', 'dead', 'cancelled', 'done']
 
 type Way = 'ids' | 'items' | 'labels' | 'lists'
@@ -119,7 +122,7 @@ type Way = 'ids' | 'items' | 'labels' | 'lists'
 type Mark = readonly [Way, ...(string | number)[]]
 
 /** The last job's place in a list: the last columns of a row. */
-type Place = readonly number[]
+export type Place = readonly number[]
 
 function wayOf({ ids, batch, labels }: JobFilter): Way {
   if (ids !== undefined) return 'ids'
@@ -250,28 +253,71 @@ function jobsWithLabel(name: string, value: string, before: number, max: number)
 
 async function walkLists<Entry>(scan: Scan<Entry>, mark: Mark | null): Promise<void> {
   const counted = await readCounts(scan.db)
-  const { filter } = scan
   if (mark === null) await lookAtHolder(scan, counted)
-  const [, holder = 0, name, index = 0, ...place] = mark ?? ['lists', scan.holder]
-  scan.holder = holder as number
-  for (const queue of counted) {
-    if (!(filter.queues?.includes(queue.name) ?? true) || (name !== undefined && queue.name < (name as string)))
-      continue
-    const order = scan.isInFlow ? flow : listed
-    for (const state of possibleStates(filter, order)) {
-      const at = order.indexOf(state)
-      if ((queue.name === name && at < Number(index)) || queue.counts[state] === 0) continue
-      const isInside = queue.name === name && at === index
-      const isGoingOn = await scan.walk({
-        from: isInside && place.length > 0 ? (place as number[]) : null,
-        read: (from, max) =>
-          jobsOfList({ queue: queue.no, state, ended: filter.ended ?? {}, group: filter.errorGroup ?? '' }, from, max),
-        markAt: (to) => ['lists', holder, queue.name, at, ...to],
-        end: ['lists', holder, queue.name, at + 1],
-      })
-      if (!isGoingOn) return
-    }
+  const [, holder = 0] = (mark ?? ['lists', scan.holder]) as readonly ['lists', number?]
+  scan.holder = holder
+  const lists = listsOf(scan, counted, mark)
+  for (let i = 0; i < lists.length; ) {
+    const some = together(lists, i, scan.wanted)
+    const [list] = some as readonly [NamedList]
+    const { name, at } = some.at(-1) as NamedList
+    const isGoingOn = await scan.walk({
+      ...(some.length === 1
+        ? {
+            from: list.from,
+            read: (from, max) => jobsOfList(list, from, max),
+            markAt: (to) => ['lists', holder, list.name, list.at, ...to],
+          }
+        : {
+            from: null,
+            read: (from, max) => jobsOfLists(some, from, max),
+            markAt: ([turn = 0, ...to]) => {
+              const { state, ...of } = some[turn] as NamedList
+              return ['lists', holder, of.name, of.at, ...placeIn(state, to)]
+            },
+          }),
+      ...{ lists: some.length, end: ['lists', holder, name, at + 1] },
+    })
+    if (!isGoingOn) return
+    i += some.length
   }
+}
+
+interface NamedList extends ListPart {
+  /** Of its queue. */
+  readonly name: string
+  /** The position of its state. */
+  readonly at: number
+  readonly jobs: number
+}
+
+type CountedQueue = Awaited<ReturnType<typeof readCounts>>[number]
+
+/** The lists that have jobs, from the one on in which the page before has ended. */
+function listsOf<Entry>(scan: Scan<Entry>, counted: readonly CountedQueue[], mark: Mark | null): readonly NamedList[] {
+  const { filter } = scan
+  const [, , name, index = 0, ...place] = mark ?? []
+  const order = scan.isInFlow ? flow : listed
+  const states = possibleStates(filter, order).map((state) => ({ state, at: order.indexOf(state) }))
+  const { queues, ended = {}, errorGroup: group = '' } = filter
+  const wanted = queues && new Set(queues)
+  return counted.flatMap((queue) => {
+    if (!(wanted?.has(queue.name) ?? true) || (name !== undefined && queue.name < (name as string))) return []
+    const isCut = queue.name === name
+    return states.flatMap(({ state, at }) => {
+      if ((isCut && at < Number(index)) || queue.counts[state] === 0) return []
+      const from = isCut && at === index && place.length > 0 ? (place as number[]) : null
+      return [{ queue: queue.no, name: queue.name, state, at, jobs: queue.counts[state], ended, group, from }]
+    })
+  })
+}
+
+/** So many of the lists, from this one on, that one statement finds the jobs that are wanted; at least one. */
+function together(lists: readonly NamedList[], from: number, wanted: number): readonly NamedList[] {
+  let jobs = 0
+  let to = from
+  while (to < lists.length && jobs < wanted) jobs += lists[to++]?.jobs ?? 0
+  return lists.slice(from, Math.max(to, from + 1))
 }
 
 /** The job that has the key now is found through the table of keys. Other jobs that had it are found in their lists. */
@@ -291,7 +337,7 @@ async function lookAtHolder<Entry>(
     if (await scan.takeHolder(jobsWithIds(phase, [id], [0, 0], 1), Number(seq))) return
 }
 
-interface List {
+export interface List {
   readonly queue: number
   readonly state: JobState
   readonly ended: NonNullable<JobFilter['ended']>
@@ -307,17 +353,10 @@ function jobsOfList({ queue: no, state, ended, group }: List, place: Place | nul
     case 'running':
       return {
         ...{ kind: 'live', places: 1, values: [no, a, max] },
-        text: (columns) => `with holds as materialized (
-           select distinct on (s.lane, u.xid, u.ord) s.lane, u.xid, u.ord, s.token, s.worker, s.started_at, s.expires_at
-             from holdfast.lease s cross join lateral unnest(s.xids, s.ords) u(xid, ord)
-            where s.lane & ~1 in (select no from holdfast.lane where queue = $1)
-            order by s.lane, u.xid, u.ord, s.no desc
-         )
-         select ${columns}, j.seq
-           from holds h
-           join holdfast.job j on j.lane = h.lane and j.ready_xid = h.xid and j.ord = h.ord
+        text: (columns) => `select ${columns}, j.seq
+           from holdfast.list_running($1, $2, $3) h ${joinPlace}
            join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue ${joinProgress}
-          where j.seq > $2 order by j.seq limit $3`,
+          order by j.seq`,
       }
     case 'ready':
       return {
@@ -363,7 +402,7 @@ function waitingOf(columns: string, listed: string, places: readonly string[], o
 }
 
 /** The `ord` of jobs that are not held is below 2^56, which is where the first page begins. */
-function heldFrom(place: Place | null): readonly [high: number, low: number] {
+export function heldFrom(place: Place | null): readonly [high: number, low: number] {
   const [high = 0, low = 0] = place ?? [2 ** 24]
   return [high, low]
 }
@@ -386,6 +425,8 @@ interface Walk {
   markAt(place: Place): Mark
   /** Where the list has ended. */
   readonly end: Mark
+  /** How many lists are read together. */
+  readonly lists?: number
 }
 
 class Scan<Entry> {
@@ -401,6 +442,7 @@ class Scan<Entry> {
   #looked = 0
   #compared = 0
   #statements = 0
+  #lists = 0
   #mark: Mark | null = null
   #isMore = false
 
@@ -435,14 +477,23 @@ class Scan<Entry> {
     return this.#batchNo
   }
 
-  /** Looks at one list, from a place on. False: the call ends here. */
-  async walk({ from, read, markAt, end }: Walk): Promise<boolean> {
-    const least = this.isInFlow ? Math.max(rowsMin, this.#query.limit) : rowsMin
-    for (let at = from, rows = least; ; rows = Math.min(rowsMax, rows * 2)) {
+  /** How many jobs the next statement should find, whichever lists they are in. */
+  get wanted(): number {
+    return this.#isPlain ? this.#page.rowsLeft : this.#least
+  }
+
+  get #least(): number {
+    return this.isInFlow ? Math.max(rowsMin, this.#query.limit) : rowsMin
+  }
+
+  /** Looks at one list, or at several, from a place on. False: the call ends here. */
+  async walk({ from, read, markAt, end, lists = 1 }: Walk): Promise<boolean> {
+    for (let at = from, rows = this.#least; ; rows = Math.min(rowsMax, rows * 2)) {
       this.#isMore = this.#page.hasAll || this.#isUsedUp
       if (this.#isMore) return false
       const max = this.#isPlain ? this.#page.rowsLeft : Math.min(rows, bounds.lookMax - this.#looked)
       const looks = await this.#look(read(at, max))
+      this.#lists += at === from ? lists : 0
       const before = this.#looked
       for (const { isMatch, columns, bytes, place, turn } of looks) {
         const mark = markAt(place)
@@ -485,10 +536,9 @@ class Scan<Entry> {
   }
 
   get #isUsedUp(): boolean {
-    const { lookMax, lookBytes } = bounds
-    return (
-      !this.#isPlain && (this.#looked >= lookMax || this.#compared >= lookBytes || this.#statements >= statementsMax)
-    )
+    if (this.#isPlain) return false
+    const isCostly = this.#looked >= bounds.lookMax || this.#compared >= bounds.lookBytes
+    return isCostly || this.#statements >= statementsMax || this.#lists >= listsMax
   }
 
   async #look(source: Source, { checksAll = false } = {}): Promise<Look[]> {
@@ -596,8 +646,9 @@ class Scan<Entry> {
 const rowsMin = 500
 const rowsMax = 4_000
 
-/** A call ends after so many statements: a store may have thousands of lists with hardly a job. */
+/** A call ends after so many statements or lists: a store may have thousands of lists with hardly a job. */
 const statementsMax = 200
+const listsMax = 2_000
 
 const keyColumns = [
   ['dedupKey', (job: string) => `${job}.dedup_key`],

@@ -20,6 +20,8 @@ import type {
   Capabilities,
   ChangeAllRequest,
   ChangesQuery,
+  CheckpointAnswer,
+  CheckpointRequest,
   ClaimRequest,
   ControlBatchRequest,
   CountQuery,
@@ -32,14 +34,19 @@ import type {
   FindQuery,
   ItemsQuery,
   ItemsRequest,
+  JournalQuery,
   KvScanQuery,
   LeaseRef,
+  MessagesQuery,
   PauseEnd,
   ProgressRequest,
   ReleaseWorkerRequest,
   RenewRequest,
   SettleAnswer,
   SettleRequest,
+  SignalAnswer,
+  SignalRequest,
+  SignalTarget,
   Store,
   Subscriber,
   SweepRequest,
@@ -52,6 +59,7 @@ import { addItems, openBatch, readBatch, readBatches } from './batch/batch.ts'
 import { controlBatch } from './batch/batch-control.ts'
 import { settleBatches } from './batch/batch-end.ts'
 import { changeAll } from './change-all.ts'
+import { checkpoint } from './checkpoint.ts'
 import { Claimer } from './claim.ts'
 import { connectMs, silentMs } from './connection/address.ts'
 import { Database } from './connection/database.ts'
@@ -61,10 +69,13 @@ import { ignoreErrorsOf } from './connection/pool-errors.ts'
 import { cancel, pause, pauseAll, requeue } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
 import { deleteQueue } from './delete-queue.ts'
+import { type Addressees, deliver } from './deliver.ts'
 import { examine } from './doctor/examine.ts'
+import { enqueueNotices } from './ends.ts'
 import { type AfterCommit, enqueue, enqueueIn, type StoreContext } from './enqueue.ts'
 import { readDeadGroups } from './error-groups.ts'
 import { countJobs, findJobs } from './find.ts'
+import { readJournal, readMessages } from './journal.ts'
 import { KvWrites, kvGet, kvScan } from './kv.ts'
 import { Lanes } from './lanes.ts'
 import { admitLimitKeys } from './limits/admit.ts'
@@ -81,6 +92,7 @@ import { ownObjects } from './schema/own-objects.ts'
 import { grantScript, type Roles, usesByRole } from './schema/roles.ts'
 import { Schema } from './schema/schema.ts'
 import { settle } from './settle.ts'
+import { clearSignals, signal, signalIn } from './signal.ts'
 import { Sweeps } from './sweep.ts'
 import { Wakes } from './wake.ts'
 import { readChanges, watch } from './watch.ts'
@@ -235,7 +247,7 @@ class PostgresStore implements Store {
     this.#wakes = new Wakes(
       this.#db,
       typeof listen === 'string' ? listen : listen && connections >= connectionsToListen,
-      () => this.#sweeps.admit(),
+      { admit: () => this.#sweeps.admit(), deliver: () => this.#sweeps.deliver() },
     )
     this.#context = {
       db: this.#db,
@@ -264,6 +276,8 @@ class PostgresStore implements Store {
     batches = [],
     droppedNotices = [],
     undeliverable = [],
+    wakes = [],
+    notices = [],
   }: AfterCommit): Promise<void> {
     for (const death of droppedNotices) this.#wakes.noticeDropped(death)
     for (const job of undeliverable) this.#wakes.undeliverable(job)
@@ -271,6 +285,8 @@ class PostgresStore implements Store {
       const context = this.#forSettlements
       context.announce(await admitLimitKeys(context.db, { keyRefs, lists }))
       if (batches.length > 0) await settleBatches(context, batches)
+      if (wakes.length > 0) await deliver(context, { ids: wakes })
+      if (notices.length > 0) await enqueueNotices(context, notices)
     } catch (error) {
       if (!isForeign(error) && !isHoldfastError(error)) throw error
     }
@@ -343,6 +359,35 @@ class PostgresStore implements Store {
       if (fence !== undefined && isSettled(answered)) this.#claims.forget([fence])
     }
     answer.then(forget, () => undefined)
+  }
+
+  checkpoint(
+    requests: readonly CheckpointRequest[],
+    token?: string,
+  ): Promise<(CheckpointAnswer | Promise<CheckpointAnswer>)[]> {
+    return checkpoint(this.#forSettlements, requests, token)
+  }
+
+  signal(requests: readonly SignalRequest[]): Promise<SignalAnswer[]> {
+    return signal(this.#context, requests, (to) => this.#deliver(to))
+  }
+
+  /** As after a commit: what is not delivered now is delivered by the next sweep. */
+  async #deliver(to: Addressees): Promise<void> {
+    try {
+      await deliver(this.#forSettlements, to)
+    } catch (error) {
+      if (!isForeign(error) && !isHoldfastError(error)) throw error
+    }
+  }
+
+  signalIn(tx: unknown, request: SignalRequest): Promise<SignalAnswer> {
+    const channel = this.#listen === false ? null : this.#wakes.channel
+    return signalIn(this.#context, { tx: tx as CallerTransaction, channel }, request)
+  }
+
+  clearSignals(to: SignalTarget, name: string | null): Promise<number> {
+    return clearSignals(this.#db, to, name)
   }
 
   cancelRequested(holds: readonly LeaseRef[]) {
@@ -422,6 +467,14 @@ class PostgresStore implements Store {
 
   job(id: string) {
     return readJob(this.#db, id)
+  }
+
+  journal(query: JournalQuery) {
+    return readJournal(this.#db, query)
+  }
+
+  messages(query: MessagesQuery) {
+    return readMessages(this.#db, query)
   }
 
   outcomes(ids: readonly string[]) {

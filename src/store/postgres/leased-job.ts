@@ -6,6 +6,7 @@ import type { Row } from './connection/call.ts'
 export interface LeasedJob {
   readonly turn: number
   readonly id: string
+  readonly seq: string
   readonly lane: number
   readonly queue: string
   readonly priority: number
@@ -31,10 +32,12 @@ export interface LeasedJob {
 }
 
 export function toLeasedJob(row: Row): LeasedJob {
-  const [turn, id, , lane, , name, priority, attempt, maxAttempts, freeReleases, cancel, past, worker, startedAt] = row
+  const [turn, id, seq, lane, , name, priority, attempt, maxAttempts, freeReleases, cancel, past, worker, startedAt] =
+    row
   return {
     turn: Number(turn),
     id: id as string,
+    seq: seq as string,
     lane: Number(lane),
     queue: name as string,
     priority: Number(priority),

@@ -18,7 +18,7 @@
 import { setMaxListeners } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastError } from '../../errors.ts'
-import { isCollision, LockNotFree } from './connection/failures.ts'
+import { isBusy, LockNotFree } from './connection/failures.ts'
 import { Semaphore } from './connection/semaphore.ts'
 
 const pauseMinMs = 10
@@ -87,7 +87,7 @@ const busy = Symbol('busy')
 
 function orBusy<T>(attempt: Promise<T>): Promise<T | typeof busy> {
   return attempt.catch((error) => {
-    if (!isCollision(error) && !(error instanceof LockNotFree)) throw error
+    if (!isBusy(error)) throw error
     return busy
   })
 }

@@ -2,6 +2,7 @@
 // place.
 
 import { bounds } from '../../job/bounds.ts'
+import type { Parent } from '../../job/journal.ts'
 import { decodeLabels } from '../../job/labels.ts'
 import type { LimitOverride } from '../../job/limit-key.ts'
 import type { Attempt, EndState, IncludedPart, JobOutcome, JobRecord, JobState, Limit } from '../../job/record.ts'
@@ -32,7 +33,7 @@ export const liveColumnsWith = (
   ${parts.includes('history') ? 'j.past' : 'null::text'}, ${liveState},
   null::bigint, null::text, null::text, null::smallint, h.worker, h.started_at, null::text, h.expires_at,
   p.value, p.message, p.at, j.limit_key, null::text,
-  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted), null::text, j.labels::text`
+  (select b.id from holdfast.batch b where b.no = l.batch and not b.is_deleted), null::text, j.labels::text, j.parent, j.has_journal`
 
 const liveColumns = liveColumnsWith(allParts)
 
@@ -43,6 +44,10 @@ export const joinLease = `left join lateral (
      where s.lane = j.lane and j.ord = any (s.ords)
      order by s.no desc limit 1
   ) h on j.ready_xid is not null`
+
+/** The job `j` at the place of a lease, looked up for each of them whatever the statistics say. */
+export const joinPlace = `cross join lateral (
+    select * from holdfast.job k where k.lane = h.lane and k.ready_xid = h.xid and k.ord = h.ord offset 0) j`
 
 /** The progress that was reported under that lease. */
 export const joinProgress = `left join holdfast.progress p
@@ -61,7 +66,7 @@ export const endedColumnsWith = (
   ${parts.includes('history') ? 'e.past' : 'null::text'}, e.state,
   e.finished_at, ${parts.includes('result') ? 'e.result' : 'null::text'}, e.error, e.attempt, e.worker, e.started_at, e.ending, null::bigint,
   null::float8, null::text, null::bigint, e.limit_key, e.annotations,
-  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted), e.error_group, e.labels::text`
+  (select b.id from holdfast.batch b where b.no = e.batch and not b.is_deleted), e.error_group, e.labels::text, e.parent, e.has_journal`
 
 const endedColumns = endedColumnsWith(allParts)
 
@@ -117,6 +122,8 @@ export function toRecord(row: Row): JobRecord {
     batch,
     errorGroup,
     labels,
+    parent,
+    hasJournal,
   ] = row.slice(19)
   const isRunning = state === 'running'
   const jobError = decodeError(error ?? null)
@@ -147,6 +154,8 @@ export function toRecord(row: Row): JobRecord {
     limitKey: limitKeyIn(keyRef),
     labels: decodeLabels(labels ?? null),
     batch: batch ?? null,
+    parent: toParent(parent ?? null),
+    hasJournal: hasJournal === 't',
     history: attempt == null ? decodePast(past ?? null) : remember(decodePast(past ?? null), lastAttempt()),
     changes: decodeChanges(past ?? null),
   }
@@ -164,6 +173,11 @@ export function toRecord(row: Row): JobRecord {
   }
 }
 
+/** The id of the parent, a slash, the step. */
+export function toParent(parent: string | null): Parent | null {
+  return parent === null ? null : { id: parent.slice(0, 36), step: parent.slice(37) }
+}
+
 function numberOrNull(text: string | null | undefined): number | null {
   return text == null ? null : Number(text)
 }
@@ -179,7 +193,7 @@ function toJobsPage<M extends readonly (string | number)[]>({ entries, isCut }: 
   return { jobs: entries.map(({ record }) => record), next: isCut && last ? encodeCursor(last.mark) : null }
 }
 
-export const recordWidth = 32
+export const recordWidth = 34
 
 /** The columns of a record that may be long: payload, headers, cancel, past, result, error, annotations, labels. */
 export const longColumns = [12, 13, 14, 15, 18, 19, 29, 32] as const

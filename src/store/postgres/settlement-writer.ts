@@ -21,12 +21,21 @@ import {
 import { encodeAnnotations, encodeError, encodePast } from '../../job/stored.ts'
 import { type EndedBy, expired, settled, type Verdict } from '../../job/transition.ts'
 import { newId } from '../../runtime/id.ts'
-import { changesTransaction, Refusal, sqlRefused } from '../refusals.ts'
-import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest, UndeliverableJob } from '../store.ts'
+import { changesTransaction, duplicateId, notTheParent, Refusal, sqlRefused } from '../refusals.ts'
+import type {
+  CheckpointRequest,
+  Enqueued,
+  ExpiredLease,
+  SettleAnswer,
+  SettleRequest,
+  UndeliverableJob,
+} from '../store.ts'
 import type { PgTransaction } from './connection/database.ts'
 import { CommitRefused, isDeadlock, isDiskFull, isLockWaitEnded } from './connection/failures.ts'
+import { type Followed, finishJobs, type MadeFirst } from './ends.ts'
 import { type AfterCommit, addChecked, addPlain, areFilledIn, insertDead, isPlain } from './enqueue.ts'
 import { deathJson } from './error-groups.ts'
+import { type JobWrites, writeJournals } from './journal.ts'
 import { writeKv, writeSomeKv } from './kv.ts'
 import type { Lanes, Wanted } from './lanes.ts'
 import type { LeasedJob } from './leased-job.ts'
@@ -42,6 +51,8 @@ type SettledAnswer = Extract<SettleAnswer, { enqueued: unknown }>
 interface PendingSettlement extends SettlementBody {
   readonly job: LeasedJob
   readonly verdict: Verdict
+  /** Absent: a rescue. */
+  readonly request?: Pick<SettleRequest, 'settlement' | 'retryDelayMs'>
 }
 
 export class SettlementWriter {
@@ -59,6 +70,9 @@ export class SettlementWriter {
   readonly #undeliverable = new Map<string, UndeliverableJob>()
   #gathered: PendingSettlement[] = []
   readonly #blocked: LeasedJob[] = []
+  readonly #wakes = new Set<string>()
+  readonly #notices: number[] = []
+  readonly #refusedJournals = new Map<LeasedJob, SettleAnswer>()
 
   constructor(tx: PgTransaction, lanes: Lanes, policy: StatementPolicy = sharedTransaction) {
     this.#tx = tx
@@ -73,6 +87,8 @@ export class SettlementWriter {
       keyRefs: [...this.#keyRefs],
       lists: this.#lists,
       batches: [...this.#batches],
+      wakes: [...this.#wakes],
+      notices: this.#notices,
       droppedNotices,
       undeliverable,
     }
@@ -81,6 +97,23 @@ export class SettlementWriter {
   /** Gathered jobs that were not written: another transaction has a key-value entry of theirs. They are left for later. */
   get blocked(): readonly LeasedJob[] {
     return this.#blocked
+  }
+
+  /** The answers of gathered jobs whose journals were refused: they have failed instead. */
+  get refusedJournals(): ReadonlyMap<LeasedJob, SettleAnswer> {
+    return this.#refusedJournals
+  }
+
+  /** Jobs have ended. */
+  follow({ wakes, notices }: Followed): void {
+    for (const id of wakes) this.#wakes.add(id)
+    this.#notices.push(...notices)
+  }
+
+  /** Jobs became ready, or are held. */
+  moved({ ready, keyRefs }: MadeFirst): void {
+    for (const [queue, jobs] of ready) this.wake(queue, jobs)
+    for (const keyRef of keyRefs) this.#keyRefs.add(keyRef)
   }
 
   /** A job of this limit key and batch was added, removed or moved. */
@@ -99,28 +132,48 @@ export class SettlementWriter {
   /** A settlement that cannot fail is gathered. For another one, everything gathered is written first. */
   async settle(job: LeasedJob, { settlement, retryDelayMs }: SettleRequest): Promise<SettleAnswer> {
     const verdict = settled(core(job), settlement, this.#tx.now)
-    const pending = { job, verdict, ...bodyOf(settlement, job.cancel, verdict) }
+    const request = { settlement, retryDelayMs }
+    const pending = { job, verdict, request, ...bodyOf(settlement, job.cancel, verdict) }
     if (this.#isGathered(pending)) return await this.#gather(pending)
     await this.write()
     const answer = await this.#attemptToSettle(pending)
-    if (!isRefused(answer)) return answer
-    const failure = failedByEffect(answer, settlement, retryDelayMs)
-    const costs = pending.annotations?.costs ?? null
-    const { state } = await this.#settleOrDropEffects(job, settled(core(job), failure, this.#tx.now), costs)
-    return { failed: answer, state }
+    return isRefused(answer) ? this.#fail(pending, answer) : answer
+  }
+
+  /** An effect or the journal of a settlement was refused, so the job fails instead. */
+  async #fail({ job, request, annotations }: PendingSettlement, refused: Refused): Promise<SettleAnswer> {
+    if (request === undefined) throw new Error('A rescue writes no journal.')
+    const failure = failedByEffect(refused, request.settlement, request.retryDelayMs)
+    const verdict = settled(core(job), failure, this.#tx.now)
+    const { state } = await this.#settleOrDropEffects(job, verdict, annotations?.costs ?? null)
+    return { failed: refused, state }
+  }
+
+  /** Writes the journal and the effects of a job that stays leased, or nothing of both. */
+  checkpoint(
+    job: LeasedJob,
+    { journal, effects, startsOver }: CheckpointRequest,
+  ): Promise<readonly Enqueued[] | Refused> {
+    return this.#attempt(async () => {
+      const [refused] = await writeJournals(this.#tx, [{ ...job, journal, startsOver }])
+      if (refused) throw new Refusal(refused)
+      return effects ? await this.apply([effects], job) : []
+    })
   }
 
   /** Throws `LockNotFree` if an effect waits for a lock, and the policy leaves such settlements for later. */
   async #attemptToSettle(pending: PendingSettlement): Promise<SettledAnswer | Refused> {
-    const settleNow = () => this.#settleNow(pending)
-    if (!this.#policy.leavesBlocked) return this.#tx.attempt(settleNow)
     try {
-      return await this.#tx.attempt(settleNow, { lockMaxMs: effectLockMaxMs })
+      return await this.#attempt(() => this.#settleNow(pending))
     } catch (error) {
       this.#droppedNotices.delete(pending.job.id)
       this.#undeliverable.delete(pending.job.id)
       throw error
     }
+  }
+
+  #attempt<T>(work: () => Promise<T>): Promise<T | Refused> {
+    return this.#tx.attempt(work, this.#policy.leavesBlocked ? { lockMaxMs: effectLockMaxMs } : {})
   }
 
   /** The lease has expired: the sweep settles instead of the worker, which is gone. */
@@ -141,7 +194,9 @@ export class SettlementWriter {
   async write(): Promise<void> {
     const settlements = this.#gathered
     this.#gathered = []
-    if (settlements.length > 0) await this.#write(settlements)
+    if (settlements.length === 0) return
+    const refused = await this.#write(settlements)
+    for (const [pending, refusal] of refused) this.#refusedJournals.set(pending.job, await this.#fail(pending, refusal))
   }
 
   /** In a set, jobs that wait again are written before follow-ups. So one that comes after follow-ups starts a new set. */
@@ -168,32 +223,44 @@ export class SettlementWriter {
   }
 
   async #settleNow(pending: PendingSettlement): Promise<SettledAnswer> {
-    await this.#write([{ ...pending, effects: [] }])
-    return answerOf(pending, await this.apply(pending.effects))
+    const [refused] = (await this.#write([{ ...pending, effects: [] }])).values()
+    if (refused) throw new Refusal(refused)
+    return answerOf(pending, await this.apply(pending.effects, pending.job))
   }
 
-  /** Throws a Refusal if an effect cannot be applied. */
-  async apply(sets: readonly EffectSet[]): Promise<readonly Enqueued[]> {
+  /** Throws a Refusal if an effect cannot be applied. `owner`: the job whose effects these are, which may start children. */
+  async apply(sets: readonly EffectSet[], owner?: Owner): Promise<readonly Enqueued[]> {
     const enqueued: Enqueued[] = []
-    for (const effects of sets) enqueued.push(...(await this.#apply(effects)))
+    for (const effects of sets) enqueued.push(...(await this.#apply(effects, owner)))
     const [first] = sets.flatMap(({ sql }) => sql)
     if (first && this.#policy.isOwnTransaction) await this.#blame(first, () => this.#tx.checkDeferred())
     return enqueued
   }
 
-  async #apply(effects: EffectSet): Promise<readonly Enqueued[]> {
+  async #apply(effects: EffectSet, owner: Owner | undefined): Promise<readonly Enqueued[]> {
+    for (const { id, parent } of effects.enqueue)
+      if (parent && parent.id !== owner?.id) throw new Refusal(notTheParent(id, parent.id))
     await this.#writeKv([effects])
     if (effects.sql.length > 0) await this.#runAll(effects.sql)
-    const { enqueued, keyRefs } = await addChecked(this.#tx, this.#lanes, effects.enqueue)
+    const jobs = owner
+      ? effects.enqueue.map((job) => (job.parent ? { ...job, parentSeq: owner.seq } : job))
+      : effects.enqueue
+    const { enqueued, keyRefs } = await addChecked(this.#tx, this.#lanes, jobs)
+    for (const [i, { id, status }] of enqueued.entries())
+      if (effects.enqueue[i]?.parent && status !== 'created') throw new Refusal(duplicateId(id))
     this.#wakeFor(effects.enqueue)
     for (const keyRef of keyRefs) this.#keyRefs.add(keyRef)
     return enqueued
   }
 
-  /** Writes key-value entries, the jobs themselves, then what follows from their end, each as one set. */
-  async #write(all: readonly PendingSettlement[]): Promise<void> {
+  /**
+   * Writes journals, key-value entries, the jobs themselves, then what follows from their end, each as one set. Answers the
+   * settlements whose journals were refused: nothing of them is written.
+   */
+  async #write(all: readonly PendingSettlement[]): Promise<ReadonlyMap<PendingSettlement, Refused>> {
     const { now } = this.#tx
-    const settlements = await this.#writeEntries(all)
+    const refused = await this.#writeJournals(all)
+    const settlements = await this.#writeEntries(all.filter((pending) => !refused.has(pending)))
     for (const { job } of settlements) this.touch(job)
     this.#wakeForFreedSlots(settlements)
     const waiting = settlements.filter(({ verdict }) => isWaiting(verdict))
@@ -202,11 +269,12 @@ export class SettlementWriter {
       .filter(({ verdict }) => !isWaiting(verdict))
       .map((pending) => this.#withDroppedNotice(pending))
     if (waiting.length > 0) {
+      for (const { job, verdict, parks } of waiting) if (parks && verdict.to === 'scheduled') this.#wakes.add(job.id)
       const json = JSON.stringify(waiting.map((pending) => this.#waitingJson(pending)))
       await this.#tx.query('select holdfast.wait_again($1::jsonb, $2)', [json, now])
     }
     if (ended.length > 0) {
-      await this.#tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended.map(endedJson)), now])
+      this.follow(await finishJobs(this.#tx, ended.map(endedJson)))
     }
     const isKnown = (notice: NewJob) => areFilledIn(this.#lanes, [notice])
     const follow = settlements.flatMap((pending) => [
@@ -219,6 +287,14 @@ export class SettlementWriter {
     for (const [i, job] of stored.entries()) this.#undeliverable.set((unknown[i] as PendingSettlement).job.id, job)
     this.#lists.push(...(await addPlain(this.#tx, this.#lanes, follow)))
     this.#wakeFor(follow)
+    return refused
+  }
+
+  async #writeJournals(settlements: readonly PendingSettlement[]): Promise<ReadonlyMap<PendingSettlement, Refused>> {
+    const writing = settlements.filter(({ journal }) => journal !== undefined)
+    const writes = writing.flatMap(({ job, journal }): JobWrites[] => (journal ? [{ ...job, journal }] : []))
+    const refused = await writeJournals(this.#tx, writes)
+    return new Map(writing.flatMap((pending, i) => (refused[i] ? [[pending, refused[i]] as const] : [])))
   }
 
   /** If a queue or a batch has a limit, other jobs may start now. */
@@ -226,7 +302,7 @@ export class SettlementWriter {
     for (const { job } of settlements) if (job.isLimited) this.wake(job.queue, 1)
   }
 
-  #waitingJson({ job, verdict, annotations, inbox }: PendingSettlement): Record<string, unknown> {
+  #waitingJson({ job, verdict, annotations, inbox, parks }: PendingSettlement): Record<string, unknown> {
     if (!isWaiting(verdict)) throw new Error('Only a job that waits is put back.')
     const isReady = verdict.to === 'ready'
     if (isReady) this.wake(job.queue, 1)
@@ -243,6 +319,7 @@ export class SettlementWriter {
         attemptRecord(job, verdict, this.#tx.now, { annotations, ...(inbox !== undefined && { inbox }) }),
       ),
       snoozed: verdict.ending === 'snoozed',
+      ...(parks && { parked: true }),
       ...(annotations?.costs && { batch: job.batch, costs: annotations.costs }),
     }
   }
@@ -326,9 +403,10 @@ export class SettlementWriter {
   }
 
   /** One in a transaction of its own that may be blocked is tried behind a savepoint: then the transaction can go on. */
-  #isGathered({ effects }: PendingSettlement): boolean {
+  #isGathered({ effects, journal }: PendingSettlement): boolean {
     const isTried = this.#policy.isOwnTransaction && this.#policy.leavesBlocked === true
-    return effects.every((set) => this.#cannotFail(set) && !(isTried && plainWritesOf(set).length > 0))
+    const mayHaveEntries = !isTried && journal === undefined // a journal may be refused, and an entry blocked: not in one set
+    return effects.every((set) => this.#cannotFail(set) && (mayHaveEntries || plainWritesOf(set).length === 0))
   }
 
   /** Only puts, deletes, and follow-ups that nothing can refuse. */
@@ -350,6 +428,9 @@ export class SettlementWriter {
     for (const { queue, delayMs } of jobs) if (delayMs === 0) this.wake(queue, 1)
   }
 }
+
+/** The job whose effects are applied. */
+type Owner = Pick<LeasedJob, 'id' | 'seq'>
 
 /** Writes that name no version. */
 function plainWritesOf(set: EffectSet): KvWrite[] {

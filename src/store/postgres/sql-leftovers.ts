@@ -63,7 +63,8 @@ export function leavesByText(text: string): Leaves {
   if (/^(call|do)$/.test(firstWord(text)) || /\b(temp|temporary|pg_temp)\b/i.test(text)) return 'anything'
   const set = text.match(/\bset_config\b/gi)?.length ?? 0
   if (set === 0) return 'nothing'
-  const local = text.match(/\bset_config\s*\((?:'(?:[^']|'')*'|[^()'])*,\s*true\s*\)/gi)?.length ?? 0
+  // A doubled quote inside a string is two strings to this pattern: one way to read it. Two ways were tried in all mixes.
+  const local = text.match(/\bset_config\s*\((?:'[^']*'|[^()'])*,\s*true\s*\)/gi)?.length ?? 0
   return local === set ? 'local' : 'anything'
 }
 
@@ -84,10 +85,16 @@ const selectCode = `
 async function callsCode(text: string, ask: AskCatalogs): Promise<boolean> {
   // A comment may be between a name and its parenthesis, and what looks like a comment may be inside a string. So both forms
   // are read.
-  const names = namesIn(`${text}\n${text.replace(/\/\*[\s\S]*?\*\/|--[^\n\r]*/g, ' ')}`)
+  const names = namesIn(`${text}\n${withoutComments(text)}`)
   if (names.all.length === 0) return false
   const [row] = await ask(selectCode, [JSON.stringify(names.called), JSON.stringify(names.all), setsInSource])
   return row?.[0] === 't'
+}
+
+function withoutComments(text: string): string {
+  const end = text.lastIndexOf('*/') + 2 // behind it no comment is closed, and the pattern would look for each end in vain
+  const [closed, rest] = end < 2 ? ['', text] : [text.slice(0, end), text.slice(end)]
+  return closed.replace(/\/\*[\s\S]*?\*\/|--[^\n\r]*/g, ' ') + rest.replace(/--[^\n\r]*/g, ' ')
 }
 
 function namesIn(text: string): { readonly all: readonly string[]; readonly called: readonly string[] } {

@@ -55,6 +55,8 @@ import { list, texts } from './connection/columns.ts'
 import { isDataError } from './connection/data-error.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
 import { isCollision, isServerRefusal, LockNotFree } from './connection/failures.ts'
+import { deliver } from './deliver.ts'
+import { enqueueNotices, type Followed, finishJobs, sumOfFollowed } from './ends.ts'
 import type { StoreContext } from './enqueue.ts'
 import type { AskForLanes, Lanes } from './lanes.ts'
 import { type LeasedJob, toLeasedJob } from './leased-job.ts'
@@ -106,6 +108,9 @@ export class Sweeps {
   /** All limit events of transactions before this one have been taken. */
   #limitEventsFrom = '0'
   #allLimitEventsAt = 0
+  /** The same for wake events and notices of ends. */
+  #endsFrom = '0'
+  #allEndsAt = 0
   #allBatchesAt = 0
   #definitionsAt = 0
   #anywayAt = 0
@@ -117,6 +122,8 @@ export class Sweeps {
   #owed: Unreported | null = null
   /** The last batch number that this round has checked; null: the round is over. */
   #batchesFrom: number | null = null
+  /** By batch, the item after which the next sweep goes on with its retry. */
+  readonly #retriesFrom = new Map<number, string>()
 
   /** Whether notifications arrive. If they do not, ready jobs are polled for, and the caller claims as often as it did. */
   readonly #isListening: () => boolean
@@ -139,6 +146,11 @@ export class Sweeps {
     return look?.mark == null ? report : { ...report, mark: look.mark }
   }
 
+  /** When a sweep is made without a look. */
+  get #times(): readonly number[] {
+    return [this.#anywayAt, this.#fullAt, this.#upkeepAt, this.#allLimitEventsAt, this.#allEndsAt]
+  }
+
   async #sweep(max: number): Promise<SweepReport> {
     this.#anywayAt = performance.now() + sweepAnywayMs
     const isFull = this.#db.now !== null || performance.now() >= this.#fullAt
@@ -156,16 +168,20 @@ export class Sweeps {
 
   /** Everything but the jobs that are due. */
   async #sweepOthers(max: number, isFull: boolean, swept: Swept, unreported: Unreported): Promise<SweepReport> {
-    const { report, ready, batches: ended, droppedNotices, undeliverable } = swept
+    const { report, ready, batches: ended, droppedNotices, undeliverable, followed } = swept
     const refused: Refused[] = []
     if (isFull) this.#fullAt = performance.now() + fullEveryMs
     if (!report.more) this.#sweptUntil = report.now
     this.#context.announce(ready)
-    await this.#context.afterCommit({ batches: ended, droppedNotices, undeliverable })
+    await this.#context.afterCommit({ batches: ended, droppedNotices, undeliverable, ...followed })
     const admit = () => this.admit(Math.max(max, limitEventsMin), refused)
+    const deliver = () => this.deliver(Math.max(max, limitEventsMin), refused)
+    const delivered = (await orRefusal('deliver messages', deliver, refused)) ?? { woken: 0, tookAll: true }
     const { admitted, tookAll } = (await orRefusal('admit held jobs', admit, refused)) ?? { admitted: 0, tookAll: true }
     const pruneMax = Math.max(0, max - report.pruned)
-    const batches = await sweepBatches(this.#context, { max, pruneMax, from: this.#fromBatch() })
+    const batches = await sweepBatches(this.#context, {
+      ...{ max, pruneMax, from: this.#fromBatch(), retriesFrom: this.#retriesFrom },
+    })
     this.#batchesFrom = batches.next
     const { dropped, failed } = await this.#keepUp()
     batches.throwFailure()
@@ -175,9 +191,10 @@ export class Sweeps {
       ...unreported.counts,
       expired: await this.#withAdmitted(unreported.expired),
       ...(upkeepFailed.length > 0 && { upkeepFailed }),
+      promoted: unreported.counts.promoted + delivered.woken,
       admitted,
       pruned: unreported.counts.pruned + dropped + batches.pruned,
-      more: report.more || admitted >= max || !tookAll || batches.more,
+      more: report.more || admitted >= max || !tookAll || !delivered.tookAll || batches.more,
     }
   }
 
@@ -194,12 +211,13 @@ export class Sweeps {
    */
   async #look(keyPrefix: string): Promise<{ readonly mark: string | null; readonly idle: SweepReport | null } | null> {
     const at = performance.now()
-    const isDueByTime = at >= Math.min(this.#anywayAt, this.#fullAt, this.#upkeepAt, this.#allLimitEventsAt)
+    const isDueByTime = at >= Math.min(...this.#times)
     if (this.#db.now !== null || isDueByTime || this.#batchesFrom !== null) return null
     const from = Math.max(0, this.#sweptUntil - lookBackMs)
     const areBatchesDue = at >= this.#allBatchesAt
-    const values = [from, this.#limitEventsFrom, areBatchesDue, horizonMs, keyPrefix]
-    const [row] = await this.#db.query('select * from holdfast.sweep_due($1, $2::text::xid8, $3, $4, $5)', values)
+    const values = [from, this.#limitEventsFrom, areBatchesDue, horizonMs, keyPrefix, this.#endsFrom]
+    const text = 'select * from holdfast.sweep_due($1, $2::text::xid8, $3, $4, $5, $6::text::xid8)'
+    const [row] = await this.#db.query(text, values)
     const [now, isDue, nextDue, ready] = row ?? []
     const mark = this.#isListening() ? (row?.[4] as string) : null
     if (mark !== null)
@@ -236,6 +254,7 @@ export class Sweeps {
       batches: rescued.batches,
       droppedNotices: rescued.droppedNotices,
       undeliverable: rescued.undeliverable,
+      followed: rescued.followed,
       refused: refused.slice(0, refusedMax),
     }
   }
@@ -277,9 +296,9 @@ export class Sweeps {
       return (await this.#rescueEach(range, refused)).rescued
     })
     const rescued = addRescued([first, ...(await this.#rescueApart(first.apart, range, refused))])
-    const { batches, droppedNotices, undeliverable } = rescued
+    const { batches, droppedNotices, undeliverable, followed } = rescued
     this.#context.announce(rescued.ready)
-    await this.#context.afterCommit({ batches, droppedNotices, undeliverable })
+    await this.#context.afterCommit({ batches, droppedNotices, undeliverable, ...followed })
     await this.admit()
     return this.#withAdmitted(rescued.expired)
   }
@@ -510,6 +529,45 @@ export class Sweeps {
     return { admitted: [...admitted.values()].reduce((sum, jobs) => sum + jobs, 0), tookAll }
   }
 
+  /**
+   * Delivers messages and enqueues notices of ends that are left over: those of callers' own transactions, of jobs whose rows were
+   * locked, and of processes that died after their commit. `tookAll`: all that this call has read, and there was no more.
+   */
+  async deliver(
+    max = limitEventsMin,
+    refused: Refused[] = [],
+  ): Promise<{ readonly woken: number; readonly tookAll: boolean }> {
+    const isFull = this.#db.now !== null || performance.now() >= this.#allEndsAt
+    const from = isFull ? '0' : this.#endsFrom
+    const text = 'select * from holdfast.pending_wakes($1::text::xid8, $2)'
+    const [wakes] = await this.#db.query(text, [from, max])
+    const listAt = (at: number) => JSON.parse(wakes?.[at] ?? '[]') as string[]
+    const [ids, keys, names] = [listAt(0), listAt(1), listAt(2)]
+    const awaited = keys.map((key, i) => ({ key, name: names[i] as string }))
+    const delivered = await deliver(this.#context, { ids, keys: awaited })
+    const areNoticed = await this.#enqueueNotices(from, max, refused)
+    const isLeft = delivered.left > 0 || areNoticed === 'left'
+    if (isFull) this.#allEndsAt = performance.now() + fullEveryMs
+    const areAll = wakes?.[4] === 't' && areNoticed !== 'more'
+    if (areAll && !isLeft) this.#endsFrom = wakes?.[3] as string
+    return { woken: delivered.jobs, tookAll: areAll }
+  }
+
+  /** `left`: some wait for a busy lane, or were refused. A notice that the database refuses is enqueued by no later sweep either. */
+  async #enqueueNotices(from: string, max: number, refused: Refused[]): Promise<'all' | 'more' | 'left'> {
+    const [row] = await this.#db.query('select * from holdfast.pending_notices($1::text::xid8, $2)', [from, max])
+    const nos = JSON.parse(row?.[0] ?? '[]') as number[]
+    let areLeft = false
+    const send = async (some: readonly number[]) => {
+      if (some.length > 0 && !(await enqueueNotices(this.#context, some))) areLeft = true
+      return some.map(() => 'done' as const)
+    }
+    const answers = await orRefuseValues(nos, send, () => 'a notice of an end')
+    for (const answer of answers) if (answer !== 'done' && refused.length < refusedMax) refused.push(answer)
+    if (areLeft || answers.some((answer) => answer !== 'done')) return 'left'
+    return row?.[2] === 't' ? 'all' : 'more'
+  }
+
   /** The key is left out for a while, and the refusal names the first job that cannot be admitted. */
   async #refusedAdmission(keyRef: string, error: HoldfastError): Promise<Refused> {
     for (const [key, until] of this.#leftOutKeys) if (until <= this.#time) this.#leftOutKeys.delete(key)
@@ -577,6 +635,8 @@ async function orRefusal<T>(what: string, work: () => Promise<T>, failed: Refuse
 const nothingSwept = { rescued: 0, expired: [], promoted: 0, overdue: 0, admitted: 0, pruned: 0, more: false } as const
 
 interface Swept {
+  /** What follows from the ends of jobs. */
+  readonly followed: Followed
   readonly report: SweepReport
   readonly ready: ReadonlyMap<string, number>
   /** Batches with ended items. */
@@ -633,6 +693,7 @@ interface Rescued {
   readonly batches: readonly number[]
   readonly droppedNotices: readonly DroppedNotice[]
   readonly undeliverable: readonly UndeliverableJob[]
+  readonly followed: Followed
 }
 
 interface Rescue {
@@ -650,6 +711,7 @@ function addRescued(rescues: readonly Rescued[]): Omit<Rescued, 'found' | 'apart
     batches: [...new Set(rescues.flatMap(({ batches }) => batches))],
     droppedNotices: rescues.flatMap(({ droppedNotices }) => droppedNotices),
     undeliverable: rescues.flatMap(({ undeliverable }) => undeliverable),
+    followed: sumOfFollowed(rescues.map(({ followed }) => followed)),
   }
 }
 
@@ -680,9 +742,10 @@ async function rescueExpired(
   }
   await writer.write()
   await putOff(tx, blocked, now + blockedMs)
-  const { batches = [], droppedNotices = [], undeliverable = [] } = writer.afterCommit
+  const { batches = [], droppedNotices = [], undeliverable = [], wakes = [], notices = [] } = writer.afterCommit
+  const followed = { wakes, notices }
   const counts = { found: leased.length, apart: apart.length, blocked: blocked.length }
-  return { ...counts, expired, ready: writer.becameReady, batches, droppedNotices, undeliverable }
+  return { ...counts, expired, ready: writer.becameReady, batches, droppedNotices, undeliverable, followed }
 }
 
 /** If an effect of the job is blocked, nothing of its rescue is written. */
@@ -825,6 +888,6 @@ async function cancelOverdue(tx: PgTransaction, { max, but, only = null }: Choic
     const error = encodeError(overdueError(Number(startBefore)))
     return { id, was, state: 'cancelled', attempts: Number(attempts), error }
   })
-  await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
+  await finishJobs(tx, ended) // what follows is delivered by a later part of this sweep
   return rows.length
 }

@@ -22,6 +22,8 @@ export interface Message {
   readonly cancel?: readonly string[]
   /** A caller's own transaction, or SQL, has brought jobs to limit keys. Which keys is not said: every login could read them. */
   readonly held?: true
+  /** A caller's own transaction has sent signals. To which jobs is not said. */
+  readonly signalled?: true
 }
 
 export class Notifications {
@@ -70,13 +72,19 @@ export function readMessage(text: string): Message | null {
   if (text.length > messageMaxBytes || !text.startsWith('{')) return null
   const fields = fieldsOf(text)
   if (fields === null) return null
-  const { from, probe, ready, cancel, held, ...unknown } = fields
+  const { from, probe, ready, cancel, held, signalled, ...unknown } = fields
   if (Object.keys(unknown).length > 0) return null
   if (from !== undefined && !isJobId(from)) return null // a UUID, as the ids of jobs are
   if (ready !== undefined && !isReady(ready)) return null
   if (cancel !== undefined && !isCancel(cancel)) return null
   if (held !== undefined && held !== true) return null
-  const says = { ...(ready && { ready }), ...(cancel && { cancel }), ...(held && ({ held: true } as const)) }
+  if (signalled !== undefined && signalled !== true) return null
+  const says = {
+    ...(ready && { ready }),
+    ...(cancel && { cancel }),
+    ...(held && ({ held: true } as const)),
+    ...(signalled && ({ signalled: true } as const)),
+  }
   const saysAnything = Object.keys(says).length > 0
   if (probe !== undefined) return probe === true && from && !saysAnything ? { from, probe } : null
   if (from === undefined) return saysAnything ? says : null

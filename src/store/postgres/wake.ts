@@ -22,6 +22,8 @@
 // itself. An enqueue in a caller's transaction cannot, so its notification asks the processes that listen to do it. Each looks
 // for events that no admission has taken, as a sweep does. If the notification is lost, the next sweep admits the job.
 //
+// SIGNALS in a caller's transaction: the same. Each process that listens delivers messages that no process has delivered yet.
+//
 // Behind a pooler, the connection for LISTEN may have an address of its own, which bypasses the pooler.
 
 import { randomUUID } from 'node:crypto'
@@ -54,6 +56,42 @@ const reconnectMs = [50, 100, 250, 500, 1_000, 2_000]
 /** Polling ends so long after the last claim, renewal or question about cancels. */
 const idleMs = 5_000
 
+/** Work that callers' own transactions leave to a process that listens. */
+export interface LeftOver {
+  /** Admits held jobs of which no process has taken notice. */
+  admit(): Promise<unknown>
+  /** Delivers messages of which no process has taken notice. */
+  deliver(): Promise<unknown>
+}
+
+/** Work that messages ask for, at any rate: one at a time, and a gap between two. A failure is no loss, because sweeps do it too. */
+class Repeated {
+  readonly #work: () => Promise<unknown>
+  readonly #ended: AbortSignal
+  #isWanted = false
+  running: Promise<void> | null = null
+
+  constructor(work: () => Promise<unknown>, ended: AbortSignal) {
+    this.#work = work
+    this.#ended = ended
+  }
+
+  soon(): void {
+    this.#isWanted = true
+    this.running ??= this.#whileWanted().finally(() => {
+      this.running = null
+    })
+  }
+
+  async #whileWanted(): Promise<void> {
+    while (this.#isWanted && !this.#ended.aborted) {
+      this.#isWanted = false
+      await this.#work().catch(() => undefined)
+      await sleep(lookGapMs, undefined, { signal: this.#ended, ref: false }).catch(() => undefined)
+    }
+  }
+}
+
 export class Wakes {
   readonly channel: string
   readonly #db: Database
@@ -79,16 +117,15 @@ export class Wakes {
   #sending: Promise<void> | null = null
   #isLookWanted = false
   #lookingAtAll: Promise<void> | null = null
-  readonly #admit: () => Promise<unknown>
-  #isAdmissionWanted = false
-  #admitting: Promise<void> | null = null
+  readonly #admission: Repeated
+  readonly #delivery: Repeated
 
-  /** `admit` admits held jobs of which no process has taken notice. */
-  constructor(db: Database, where: boolean | string, admit: () => Promise<unknown>) {
+  constructor(db: Database, where: boolean | string, { admit, deliver }: LeftOver) {
     this.#db = db
     this.channel = db.schema.channel
     this.#where = where
-    this.#admit = admit
+    this.#admission = new Repeated(admit, this.#ended.signal)
+    this.#delivery = new Repeated(deliver, this.#ended.signal)
   }
 
   /** Whether notifications are received at this time. */
@@ -167,7 +204,8 @@ export class Wakes {
     this.#ended.abort()
     await orAborted(this.#running, over)
     await orAborted(this.#lookingAtAll, over)
-    await orAborted(this.#admitting, over)
+    await orAborted(this.#admission.running, over)
+    await orAborted(this.#delivery.running, over)
   }
 
   #notifyReady(ready: Iterable<readonly [string, number]>): void {
@@ -340,24 +378,10 @@ export class Wakes {
     }
     if (message.ready) this.#notifyReady(message.ready)
     if (message.cancel) this.#notifyCancels(message.cancel)
-    if (message.held) this.#admitSoon()
-    if (!message.ready && !message.cancel && !message.probe && !message.held) this.#lookAtAll()
-  }
-
-  /** Bounded like `#lookAtAll`. A failure is no loss: the next sweep admits the jobs. */
-  #admitSoon(): void {
-    this.#isAdmissionWanted = true
-    this.#admitting ??= this.#admitWhileWanted().finally(() => {
-      this.#admitting = null
-    })
-  }
-
-  async #admitWhileWanted(): Promise<void> {
-    while (this.#isAdmissionWanted && !this.#ended.signal.aborted) {
-      this.#isAdmissionWanted = false
-      await this.#admit().catch(() => undefined)
-      await this.#pause(lookGapMs)
-    }
+    if (message.held) this.#admission.soon()
+    if (message.signalled) this.#delivery.soon()
+    const { ready, cancel, probe, held, signalled } = message
+    if (!ready && !cancel && !probe && !held && !signalled) this.#lookAtAll()
   }
 
   /**

@@ -109,8 +109,9 @@ export function changeJobs(tx: SqliteTransaction, jobs: JobsToChange): ChangedJo
   const { change, by } = jobs
   tx.applyConsequences() // of earlier requests: they may admit jobs
   const work = (found: FoundRow): Judged => {
-    // A change of another job may have admitted it.
-    const job = found.limit_key === null ? found : (findBySeq(tx, found.seq) as FoundRow)
+    // A change of another job may have admitted it. The end of a child may have woken it.
+    const mayHaveMoved = found.limit_key !== null || tx.hasChildren
+    const job = mayHaveMoved ? (findBySeq(tx, found.seq) as FoundRow) : found
     const judged = judge(tx, job, jobs)
     if (judged.verdict === 'change') apply(tx, judged.job, change, by)
     else if (judged.verdict === 'ask') askToEnd(tx, judged.job, by)

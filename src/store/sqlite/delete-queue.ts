@@ -8,18 +8,16 @@ const tables = [
   ...['definition', 'lane', 'batch_wait', 'key', 'start', 'retention_class', 'dedup', 'idempotency', 'error_group'],
 ] as const
 
-export function deleteQueue(tx: SqliteTransaction, { queue: name, dryRun }: DeleteQueueRequest): QueueDeletion {
-  tx.applyConsequences()
-  tx.keys.flush()
-  tx.batches.flush()
+/** What a dry run answers. */
+export function findQueueRows(tx: SqliteTransaction, { queue: name }: DeleteQueueRequest): QueueDeletion {
   const queue = tx.findQueue(name)
   if (!queue) return { status: 'absent', counts: noJobs, keys: 0, onDeadOf: [], transactions: 0 }
   const { held, scheduled, ready, running, done, dead, cancelled } = queue
   const counts = { held, scheduled, ready, running, done, dead, cancelled }
   const count = (table: string) =>
     tx.db.get<{ rows: number }>(`select count(*) as rows from holdfast_${table} where queue = ?`, queue.no)?.rows ?? 0
-  const found = {
-    counts,
+  return {
+    ...{ status: 'found', counts },
     keys: count('dedup') + count('idempotency'),
     onDeadOf: tx
       .queues()
@@ -27,12 +25,21 @@ export function deleteQueue(tx: SqliteTransaction, { queue: name, dryRun }: Dele
       .map((other) => other.name),
     transactions: 0,
   }
-  if (dryRun) return { status: 'found', ...found }
-  if (Object.values(counts).some((jobs) => jobs !== 0) || hasJobs(tx, queue.no)) return { status: 'used', ...found }
+}
+
+export function deleteQueue(tx: SqliteTransaction, request: DeleteQueueRequest): QueueDeletion {
+  tx.applyConsequences()
+  tx.keys.flush()
+  tx.batches.flush()
+  const found = findQueueRows(tx, request)
+  const queue = tx.findQueue(request.queue)
+  if (!queue) return found
+  const { counts } = found
+  if (Object.values(counts).some((jobs) => jobs !== 0) || hasJobs(tx, queue.no)) return { ...found, status: 'used' }
   for (const table of tables) tx.db.run(`delete from holdfast_${table} where queue = ?`, queue.no)
   tx.db.run('delete from holdfast_queue where no = ?', queue.no)
   tx.dropQueue(queue)
-  return { status: 'deleted', ...found }
+  return { ...found, status: 'deleted' }
 }
 
 const noJobs = { held: 0, scheduled: 0, ready: 0, running: 0, done: 0, dead: 0, cancelled: 0 }

@@ -15,7 +15,7 @@
 // (a full disk, a corrupt page) rolls back the group. Then each of its requests is tried alone, so only those that cannot be
 // committed fail.
 
-import { HoldfastError, isHoldfastError, type Refused, refuse } from '../../errors.ts'
+import { HoldfastError, isHoldfastError, isRefused, type Refused, refuse } from '../../errors.ts'
 import type { BatchSettings } from '../../job/batch.ts'
 import type { DroppedNotice } from '../../job/death.ts'
 import type { KvWrite, QueueSettings } from '../../job/record.ts'
@@ -52,7 +52,7 @@ import {
 import { isFileGone } from './connection/own-file.ts'
 import { cancel, pause, pauseAll, requeue } from './control.ts'
 import { define, overrideLimit, readDefinitions } from './define.ts'
-import { deleteQueue } from './delete-queue.ts'
+import { deleteQueue, findQueueRows } from './delete-queue.ts'
 import { examine, repair } from './doctor/examine.ts'
 import { enqueue } from './enqueue.ts'
 import { readDeadGroups } from './error-groups.ts'
@@ -103,7 +103,7 @@ const read = {
     readMessages,
     readOutcomes,
     findJobs,
-    ...{ beginChange, findSeqs, judgeJobs },
+    ...{ beginChange, findSeqs, judgeJobs, findQueueRows },
     readBlockers,
     readStats,
     readDeadGroups,
@@ -231,7 +231,10 @@ export class Engine {
       for (const { items } of calls) for (const item of items) this.#pagesInLog += pagesOf(item)
       return { replies, notices: noticesOf(tx) }
     })
-    for (const { verb, items } of calls) if (verb === 'define') this.#remember(items as readonly QueueSettings[])
+    for (const [i, { verb, items }] of calls.entries()) {
+      const answers = committed.replies[i]?.answers ?? []
+      if (verb === 'define') this.#remember((items as QueueSettings[]).filter((_, n) => !isRefused(answers[n])))
+    }
     return committed
   }
 

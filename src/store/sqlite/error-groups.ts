@@ -1,6 +1,6 @@
 // Dead jobs by error group. The row of a group changes in the transaction that changes the job, and goes with its last dead job.
 
-import { errorGroup, groupCode, groupMessage, ungrouped } from '../../job/error-group.ts'
+import { errorGroup, ungrouped } from '../../job/error-group.ts'
 import type { JobError } from '../../job/record.ts'
 import { Page } from '../page.ts'
 import { decodeCursor, encodeCursor, type GroupMark, isGroupMark } from '../page-cursor.ts'
@@ -10,19 +10,19 @@ import type { SqliteTransaction } from './transaction.ts'
 
 /** Counts a job that has died. Returns its group. */
 export function countDeath(tx: SqliteTransaction, queue: QueueRow, error: JobError | null): string {
-  const group = errorGroup(error)
+  const { fingerprint, code, message } = errorGroup(error)
   tx.db.run(
     `insert into holdfast_error_group (queue, fingerprint, name, code, message, dead, last_died_at)
      values (?, ?, ?, ?, ?, 1, ?)
      on conflict (queue, fingerprint) do update set dead = dead + 1, last_died_at = max(last_died_at, excluded.last_died_at)`,
     queue.no,
-    group,
+    fingerprint,
     error?.name ?? null,
-    groupCode(error),
-    groupMessage(error),
+    code,
+    message,
     tx.now,
   )
-  return group
+  return fingerprint
 }
 
 export function errorGroupOf(tx: SqliteTransaction, seq: number): string | null {

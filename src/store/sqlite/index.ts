@@ -323,7 +323,7 @@ class SqliteStore implements Store {
   }
 
   deleteQueue(request: DeleteQueueRequest): Promise<QueueDeletion> {
-    return this.#one('deleteQueue', request)
+    return this.#one(request.dryRun ? 'findQueueRows' : 'deleteQueue', request)
   }
 
   openBatch(settings: BatchSettings): Promise<OpenedBatch> {

@@ -6,7 +6,7 @@ import type { Annotations, Attempt, ChangeByHand, Ending, EndState, JobError, Jo
 import { encodeAnnotations, encodeChange, encodeError, encodePast } from '../../job/stored.ts'
 import { followEnd } from './ends.ts'
 import { countDeath } from './error-groups.ts'
-import { removeJournal } from './journal.ts'
+import { removeJournal, setParked } from './journal.ts'
 import { removeLabels } from './labels.ts'
 import type { KeyRow } from './limits/admit.ts'
 import type { QueueRow } from './queue.ts'
@@ -149,23 +149,16 @@ interface ScheduledPlace {
   readonly runAt: number
   /** What it waits for, counted from now; null: it waits for this time by the clock. */
   readonly delayMs: number | null
-  /** Messages wake it. */
-  readonly isParked?: boolean
 }
 
 export function listScheduled(
   tx: SqliteTransaction,
   queue: QueueRow,
-  { seq, batch, runAt, delayMs, isParked = false }: ScheduledPlace,
+  { seq, batch, runAt, delayMs }: ScheduledPlace,
 ): void {
-  const insert = 'insert into holdfast_scheduled (queue, run_at, seq, delay_ms, parked) values (?, ?, ?, ?, ?)'
-  tx.db.run(insert, queue.no, runAt, seq, delayMs, isParked ? 1 : 0)
+  const insert = 'insert into holdfast_scheduled (queue, run_at, seq, delay_ms) values (?, ?, ?, ?)'
+  tx.db.run(insert, queue.no, runAt, seq, delayMs)
   tx.count(queue, 'scheduled', 1, batch)
-}
-
-export function isParked(tx: SqliteTransaction, { queue, run_at, seq }: IdleRow): boolean {
-  const select = 'select parked from holdfast_scheduled where queue = ? and run_at = ? and seq = ?'
-  return tx.db.get<{ parked: number }>(select, queue, run_at, seq)?.parked === 1
 }
 
 /** Null: the job is not scheduled, or waits for a time of its own. */
@@ -224,7 +217,6 @@ export function moveWaiting(
 ): JobState {
   for (const key of new Set([found.limit_key, limitKey])) if (key !== null) tx.keys.admitIfFreed(queue, key)
   const job = found.held === 1 ? (findBySeq(tx, found.seq) as IdleRow) : found // `admitIfFreed` may have admitted it
-  const wasParked = job.ord === null && isParked(tx, job)
   unlist(tx, queue, job)
   limitOffer(tx, job, runAt)
   const ord = runAt <= tx.now ? place(tx, isFirst) : null
@@ -233,7 +225,7 @@ export function moveWaiting(
     'update holdfast_job set run_at = ?, ord = ?, line_ord = null, held = 0, priority = ?, limit_key = ? where seq = ?'
   tx.db.run(update, at, ord, priority, limitKey, job.seq)
   if (ord !== null) return listOrHold(tx, queue, { ...job, priority, limit_key: limitKey }, ord)
-  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt: at, delayMs, isParked: wasParked })
+  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt: at, delayMs })
   tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }
@@ -290,6 +282,7 @@ const headersAfterSnooze = `case when woken = 0 and substr(headers, 1, 1) = '['
 /** After a retry, release, snooze or rescue: the job waits again. */
 export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, next: WaitAgain): JobState {
   if (job.limit_key !== null) tx.keys.admitIfFreed(queue, job.limit_key)
+  setParked(tx, job.seq, next.isParked)
   dropLease(tx, queue, job)
   const ord = next.runAt === null ? place(tx, next.front) : null
   const runAt = next.runAt ?? tx.now
@@ -306,7 +299,7 @@ export function waitAgain(tx: SqliteTransaction, queue: QueueRow, job: JobRow, n
     job.seq,
   )
   if (ord !== null) return listOrHold(tx, queue, job, ord)
-  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt, delayMs: runAt - tx.now, isParked: next.isParked })
+  listScheduled(tx, queue, { seq: job.seq, batch: job.batch, runAt, delayMs: runAt - tx.now })
   tx.recordChange(queue, 'scheduled', job.id)
   return 'scheduled'
 }

@@ -1,6 +1,6 @@
-// The journal of a job: its records, its partial result, its mailbox, and the keys whose signals it awaits. A job has a journal if
-// it has a row of `holdfast_journal`, which its first write makes. All rows are found by the job's number, and are removed with
-// the job.
+// The journal of a job: its records, its partial result, its mailbox, and the keys whose signals it awaits. A job has a journal
+// if it has a row of `holdfast_journal`, which its first write or its first park makes. All rows are found by the job's number,
+// and are removed with the job.
 
 import { bounds } from '../../job/bounds.ts'
 import { byteLength } from '../../job/codec.ts'
@@ -66,6 +66,26 @@ function setAwaits(tx: SqliteTransaction, seq: number, awaits: readonly AwaitedK
 /** A job with a journal is a flow run that has begun. */
 export function hasJournal(tx: SqliteTransaction, seq: number): boolean {
   return tx.hasJournals && tx.db.get('select 1 from holdfast_journal where seq = ?', seq) !== undefined
+}
+
+/** A park opens the journal: what is woken is a flow run that has begun. */
+export function setParked(tx: SqliteTransaction, seq: number, isParked: boolean): void {
+  if (isParked) openJournal(tx, seq)
+  if (tx.hasJournals)
+    tx.db.run('update holdfast_journal set parked = ?1 where seq = ?2 and parked <> ?1', isParked ? 1 : 0, seq)
+}
+
+/** A job that is scheduled waits for its messages too. */
+export function isParked(tx: SqliteTransaction, seq: number): boolean {
+  return tx.hasJournals && tx.db.get('select 1 from holdfast_journal where seq = ? and parked = 1', seq) !== undefined
+}
+
+/** Whether a message waits for a key that the job awaits. */
+export function hasAwaitedMessage(tx: SqliteTransaction, seq: number): boolean {
+  if (!tx.hasMessages || !tx.hasJournals) return false
+  const select = `select 1 from holdfast_await a join holdfast_message m on m.key = a.key and m.name = a.name
+    where a.seq = ? and m.expires_at > ? limit 1`
+  return tx.db.get(select, seq, tx.now) !== undefined
 }
 
 /** The job has ended: it awaits nothing any more. Its journal stays with it. */

@@ -22,11 +22,12 @@ import type { Enqueued, ExpiredLease, SettleAnswer, SettleRequest } from '../sto
 import { isFollowed } from './ends.ts'
 import { enqueueAnyway, enqueueJob } from './enqueue.ts'
 import { dropLease, end, findById, type JobRow, waitAgain } from './job.ts'
-import { writeJournal } from './journal.ts'
+import { hasAwaitedMessage, writeJournal } from './journal.ts'
 import { applyKv, applyKvOrRefuse } from './kv.ts'
 import { labelsOf } from './labels.ts'
 import type { QueueRow } from './queue.ts'
 import { findLeased, type LeasedRow } from './renew.ts'
+import { wakeRun } from './signal.ts'
 import { runSql } from './sql-effect.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
@@ -104,6 +105,7 @@ function applyVerdict(tx: SqliteTransaction, leased: LeasedRow, verdict: Verdict
       ended: attemptRecord({ ...leased, startedAt: leased.started_at }, verdict, tx.now, body),
       isParked: body.parks === true,
     })
+    if (state === 'scheduled' && body.parks && hasAwaitedMessage(tx, leased.seq)) wakeRun(tx, leased.seq)
     return { state, runAt, enqueued: effects.flatMap((set) => applyEffects(tx, set, leased)) }
   }
   dropLease(tx, queue, leased)

@@ -5,7 +5,8 @@ import { bounds } from '../../job/bounds.ts'
 import { mailboxFull } from '../../job/journal.ts'
 import { cannotSignal, notFound } from '../refusals.ts'
 import type { SignalAnswer, SignalRequest, SignalTarget } from '../store.ts'
-import { type FoundRow, findById, findBySeq, isEnded, isParked, moveWaiting } from './job.ts'
+import { type FoundRow, findById, findBySeq, isEnded, moveWaiting } from './job.ts'
+import { isParked } from './journal.ts'
 import type { SqliteTransaction } from './transaction.ts'
 
 export function signal(tx: SqliteTransaction, { to, name, value, ttlMs }: SignalRequest): SignalAnswer {
@@ -82,6 +83,6 @@ export function wakeRun(tx: SqliteTransaction, seq: number): void {
     tx.db.run('update holdfast_job set woken = 1 where seq = ?', seq)
     tx.ahead.delete(seq) // a later settlement in this transaction must see it
   } else if (job?.state === 'scheduled') {
-    if (isParked(tx, job)) makeFirst(tx, job)
+    if (isParked(tx, job.seq)) makeFirst(tx, job)
   }
 }

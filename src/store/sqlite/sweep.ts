@@ -9,7 +9,7 @@ import { stepChore } from './batch/chores.ts'
 import { endPauses } from './control.ts'
 import { define } from './define.ts'
 import { errorGroupOf, uncountDeath } from './error-groups.ts'
-import { end, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJob, unlist } from './job.ts'
+import { end, findBySeq, type IdleRow, idleColumns, type JobRow, listOrHold, place, removeJob, unlist } from './job.ts'
 import { admitDue, clampStarts, nextAdmissionAt, wakeRated } from './limits/sweep-limits.ts'
 import type { QueueRow } from './queue.ts'
 import { allLeased, type LeasedRow, selectLeased } from './renew.ts'
@@ -159,7 +159,8 @@ function cancelOverdue(tx: SqliteTransaction, max: number): number {
     tx.now,
     max,
   )
-  return tx.each(overdue, (job) => {
+  return tx.each(overdue, (found) => {
+    const job = tx.hasChildren ? (findBySeq(tx, found.seq) as IdleRow) : found // the end of a child may have woken it
     const queue = tx.queueByNo(job.queue)
     unlist(tx, queue, job)
     const error = overdueError(job.start_before as number)

@@ -10,7 +10,7 @@ import type { StoreContext } from '../enqueue.ts'
 import { BatchControl } from './batch-decision.ts'
 import { doChores } from './batch-end.ts'
 import { findNo, readNos } from './batch-row.ts'
-import { admitItems, awaitClaims, returnSlots, stepMax } from './chores.ts'
+import { admitItems, awaitClaims, retryInSweep, retryItems, returnSlots, stepMax } from './chores.ts'
 
 export async function controlBatch(
   context: StoreContext,
@@ -21,7 +21,11 @@ export async function controlBatch(
   const controlled = await context.db.transact((tx) => tx.attempt(() => new BatchControl(tx, no).apply(request)))
   if (isRefused(controlled)) return controlled
   if (request.as === 'pause') await awaitClaims(context, no)
-  await doChores(context, no, request.as === 'retryFailed' ? request.by : null)
+  await doChores(context, no, (until) =>
+    request.as === 'retryFailed'
+      ? retryItems(context, no, { until, by: request.by })
+      : retryInSweep(context, no, { until, by: null }, null),
+  )
   if (request.as === 'pause') await returnSlots(context, no)
   if (request.as === 'resume') await admitItems(context, no)
   if (request.as === 'resume' || request.as === 'retryFailed') context.announce(await queuesOf(context, no))

@@ -13,13 +13,13 @@ import type { Enqueued, FinishedBatch } from '../../store.ts'
 import { list, parseList } from '../connection/columns.ts'
 import { isDataError } from '../connection/data-error.ts'
 import type { Database } from '../connection/database.ts'
-import { withRetry } from '../connection/failures.ts'
+import { isBusy, withRetry } from '../connection/failures.ts'
 import { type AfterCommit, addOrInsertDead, countReady, type StoreContext } from '../enqueue.ts'
 import type { AskForLanes } from '../lanes.ts'
 import { refusedValues } from '../refused-values.ts'
 import { BatchControl, lockBatch } from './batch-decision.ts'
 import { type Batch, readNos } from './batch-row.ts'
-import { admitItems, cancelItems, removeBatch, retryItems, returnSlots } from './chores.ts'
+import { admitItems, cancelItems, removeBatch, retryInSweep, returnSlots } from './chores.ts'
 
 /** How many batches a sweep checks for being finished. */
 const looksMax = 1_000
@@ -27,16 +27,32 @@ const looksMax = 1_000
 const foldFrom = 100
 
 /**
- * Carries out on the items what was written into the row, step by step, and finishes the batch if nothing is left. `by`: the name
- * that a retry was given, in the call itself; a sweep does not know it.
+ * How long the chores of a sweep wait for each lock. Other calls of the store have a lock for a step, an application's open
+ * transaction may have one for minutes. If it is not free in time, the batch is left to a later sweep, and everything else is swept.
  */
-export async function doChores(context: StoreContext, no: number, by: string | null = null): Promise<void> {
+const choreLockMaxMs = 200
+/** The same for the end of a batch after a settlement. The key of its completion may be busy, and it has the batch's lock. */
+const endLockMaxMs = 1_000
+
+function impatient(context: StoreContext, lockMaxMs: number): StoreContext {
+  return context.db.failsFast ? context : { ...context, db: context.db.impatient(lockMaxMs) }
+}
+
+/**
+ * Carries out on the items what was written into the row, step by step, and finishes the batch if nothing is left. `retry` does
+ * so for a retry of what failed: the call that asks for it waits for busy items, and a sweep leaves them.
+ */
+export async function doChores(
+  context: StoreContext,
+  no: number,
+  retry: (until: number) => Promise<unknown>,
+): Promise<void> {
   const [row] = await context.db.query(
     'select is_cancelled, is_deleted, retry_until from holdfast.batch where no = $1',
     [no],
   )
   if (row?.[0] === 't') await cancelItems(context, no)
-  if (row?.[2] != null) await retryItems(context, no, { until: Number(row[2]), by })
+  if (row?.[2] != null) await retry(Number(row[2]))
   if (row?.[1] === 't') await removeBatch(context, no)
   else await settleBatches(context, [no])
 }
@@ -51,16 +67,18 @@ export async function settleBatches(context: StoreContext, nos: readonly number[
 async function settleEach(context: StoreContext, nos: readonly number[], each: EachBatch): Promise<void> {
   if (nos.length === 0) return
   const asked = [list([...new Set(nos)]), foldFrom]
-  const [row] = await withRetry(() => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked))
+  const look = () => context.db.hot('select * from holdfast.batches_to_settle($1, $2)', asked)
+  const [row] = await withRetry(look, { failFast: context.db.failsFast })
   for (const no of parseList(row?.[1] as string).map(Number)) await each.do(null, () => admitItems(context, no))
   for (const batch of await readNos(context.db, parseList(row?.[0] as string).map(Number))) {
     const { no, record, changes } = batch
-    if (isFinished(batch) || givesUp(batch)) await each.do(record.id, () => decide(context, batch))
+    if (isFinished(batch) || givesUp(batch))
+      await each.do(record.id, () => decide(impatient(context, endLockMaxMs), batch))
     else if (changes > foldFrom && record.finishedAt === null) await each.do(record.id, () => fold(context.db, no))
   }
 }
 
-/** Does something for each of several batches. If one fails, the others are still done. */
+/** Does something for each of several batches. If one fails, the others are still done. One that is busy is left to a sweep. */
 class EachBatch {
   readonly #failures: { readonly id: string | null; readonly error: unknown }[] = []
 
@@ -69,7 +87,7 @@ class EachBatch {
     try {
       await work()
     } catch (error) {
-      this.#failures.push({ id, error })
+      if (!isBusy(error)) this.#failures.push({ id, error })
     }
   }
 
@@ -143,7 +161,8 @@ async function decide(context: StoreContext, { no, record: seen }: Batch): Promi
       return 'finished'
     })
   })
-  if (outcome === 'gave up') await doChores(context, no)
+  if (outcome === 'gave up')
+    await doChores(context, no, (until) => retryInSweep(context, no, { until, by: null }, null))
   if (outcome !== 'finished') return
   context.finished({ ...completionOf(seen), name: seen.name, ...(enqueued && { completion: enqueued }) })
   if (completion) {
@@ -167,20 +186,26 @@ interface BatchSweep {
   readonly pruneMax: number
   /** Batches after this number are checked for being finished; null: none. */
   readonly from: number | null
+  /** By batch: after which item its retry goes on, because too many items before it were busy. A sweep changes this. */
+  readonly retriesFrom: Map<number, string>
 }
 
 /** Carries out what other calls have left undone, and removes batches after their retention. */
-export async function sweepBatches(context: StoreContext, { max, pruneMax, from }: BatchSweep): Promise<SweptBatches> {
+export async function sweepBatches(
+  patient: StoreContext,
+  { max, pruneMax, from, retriesFrom }: BatchSweep,
+): Promise<SweptBatches> {
   const each = new EachBatch()
-  const chores = await context.db.query(
+  const context = impatient(patient, choreLockMaxMs)
+  const chores = await patient.db.query(
     `select no, id from holdfast.batch
       where (finished_at is null or retry_until is not null or is_deleted)
         and (is_cancelled or is_deleted or retry_until is not null) order by no limit $1`,
     [max],
   )
-  for (const [no, id] of chores) await each.do(id as string, () => doChores(context, Number(no)))
+  for (const [no, id] of chores) await each.do(id as string, () => sweepChores(context, Number(no), retriesFrom))
   const next = from === null ? null : await settleOpenBatches(context, from, each)
-  const over = await context.db.query(
+  const over = await patient.db.query(
     `select no, id from holdfast.batch
       where finished_at is not null and not is_deleted and retry_until is null and finished_at + retain_ms <= holdfast.now_ms($1)
       order by finished_at limit $2`,
@@ -198,6 +223,15 @@ export async function sweepBatches(context: StoreContext, { max, pruneMax, from 
     refused: each.refused,
     throwFailure: () => each.throwOther(),
   }
+}
+
+function sweepChores(context: StoreContext, no: number, retriesFrom: Map<number, string>): Promise<void> {
+  return doChores(context, no, async (until) => {
+    const from = retriesFrom.get(no) ?? null
+    retriesFrom.delete(no)
+    const next = await retryInSweep(context, no, { until, by: null }, from)
+    if (next !== null) retriesFrom.set(no, next)
+  })
 }
 
 interface SweptBatches {

@@ -3,7 +3,10 @@
 
 import type { Row } from '../connection/call.ts'
 import { list } from '../connection/columns.ts'
+import type { Database, PgTransaction } from '../connection/database.ts'
+import { isBusy, LockNotFree } from '../connection/failures.ts'
 import { revive } from '../control.ts'
+import { type Followed, finishJobs, nothingFollows } from '../ends.ts'
 import type { StoreContext } from '../enqueue.ts'
 
 /** How many items are changed in one transaction. */
@@ -28,12 +31,18 @@ interface WaitingItem {
   readonly keyRef: string | null
 }
 
+interface CancelStep {
+  readonly found: number
+  readonly mark: string | null
+  readonly followed: Followed
+}
+
 /** Answers how many items it has found. */
 async function cancelWaiting(context: StoreContext, no: number): Promise<number> {
   let found = 0
   for (let mark: string | null = null, more = true; more; more = mark !== null) {
     const keyRefs = new Set<string>()
-    const step: { readonly found: number; readonly mark: string | null } = await context.db.transact(async (tx) => {
+    const step: CancelStep = await context.db.transact(async (tx) => {
       const [row] = await tx.query('select * from holdfast.waiting_items($1, $2::jsonb, $3)', [no, mark, stepMax])
       const waiting = JSON.parse(row?.[0] ?? '[]') as WaitingItem[]
       await tx.readClock()
@@ -41,41 +50,155 @@ async function cancelWaiting(context: StoreContext, no: number): Promise<number>
         if (keyRef !== null && was === 'ready') keyRefs.add(keyRef)
         return { id, was, state: 'cancelled', attempts }
       })
-      if (ended.length > 0) await tx.query('select holdfast.finish($1::jsonb, $2)', [JSON.stringify(ended), tx.now])
-      return { found: waiting.length, mark: row?.[1] ?? null }
+      const followed = ended.length > 0 ? await finishJobs(tx, ended) : nothingFollows
+      return { found: waiting.length, mark: row?.[1] ?? null, followed }
     })
     found += step.found
     mark = step.mark
-    await context.afterCommit({ keyRefs: [...keyRefs] })
+    await context.afterCommit({ keyRefs: [...keyRefs], ...step.followed })
   }
   return found
 }
 
-/** An item whose dedup key another job holds by now stays dead. */
-export async function retryItems(
+/** What a walk over the dead items has left. */
+interface Walk {
+  /** Items that another open transaction keeps from being tried again. */
+  readonly busy: readonly string[]
+  /** Where the walk was ended, because too many were busy; null: it went over all items. */
+  readonly stoppedAfter: string | null
+}
+
+interface Retry {
+  /** Items that died later are left alone. */
+  readonly until: number
+  readonly by: string | null
+}
+
+/**
+ * Tries again what failed. An item whose dedup key another job holds by now stays dead.
+ *
+ *   walk over all dead items ──▶ some were busy? wait for the first of them ──▶ walk again, from there ──▶ none: the retry is over
+ *
+ * - Every step takes the batch's lock first, before the rows of items, as in `rearm`. It gives up after a moment where an item is
+ *   busy (WHAT IS BUSY in `schema/functions/requeue.ts`), so it never keeps the batch's lock for long.
+ * - A step that was undone is made again with half of its items. An item that is alone and still busy is passed over.
+ * - Between the steps, and while it waits, this call has no connection and no lock.
+ * - If the process dies, `retry_until` is still in the row of the batch, and a sweep goes on (`retryInSweep`).
+ */
+export async function retryItems(context: StoreContext, no: number, retry: Retry): Promise<void> {
+  const { polls } = context
+  let from = '0'
+  for (;;) {
+    const walk = await walkDead(context, no, retry, {
+      from,
+      busyMax: Number.POSITIVE_INFINITY,
+      make: (attempt) => polls.until(attempt),
+    })
+    const [first] = walk.busy
+    if (first === undefined) break
+    const before = String(BigInt(first) - 1n)
+    await polls.until(async () => {
+      const step = await retryStep(context, no, retry, { after: before, max: 1 })
+      if (step.isBusy) throw new LockNotFree(null)
+    })
+    from = before
+  }
+  await endRetry(context.db, no, retry)
+}
+
+/** How many busy items a sweep tries for each batch. Each takes 20 ms. */
+const busyInSweepMax = 5
+
+/**
+ * The same in a sweep, which waits for nothing: it leaves busy items to a later sweep. `from`: where an earlier sweep has
+ * stopped. Answers where the next one goes on; null: from the beginning.
+ */
+export async function retryInSweep(
   context: StoreContext,
   no: number,
-  { until, by }: { readonly until: number; readonly by: string | null },
-): Promise<void> {
-  let after = '0'
-  for (let count = stepMax; count === stepMax; ) {
-    const keyRefs = new Set<string>()
-    const step = await context.db.transact(async (tx) => {
-      await tx.query('select holdfast.lock_batches($1)', [list([no])]) // before the rows of items, as in `rearm`
-      await tx.readClock()
-      const values = [no, after, until, stepMax]
-      const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', values)
-      for (const keyRef of (await revive(tx, dead, by)).keyRefs) keyRefs.add(keyRef)
-      return { count: dead.length, after: dead.at(-1)?.[1] ?? after }
-    })
-    count = step.count
+  retry: Retry,
+  from: string | null,
+): Promise<string | null> {
+  const make = <T>(attempt: () => Promise<T>) => attempt()
+  const walk = await walkDead(context, no, retry, { from: from ?? '0', busyMax: busyInSweepMax, make })
+  if (from === null && walk.busy.length === 0) await endRetry(context.db, no, retry)
+  return walk.stoppedAfter
+}
+
+interface WalkOptions {
+  readonly from: string
+  readonly busyMax: number
+  /** Makes a step, which fails if the batch itself is busy, or a row of an item. */
+  make<T>(attempt: () => Promise<T>): Promise<T>
+}
+
+async function walkDead(
+  context: StoreContext,
+  no: number,
+  retry: Retry,
+  { from, busyMax, make }: WalkOptions,
+): Promise<Walk> {
+  const busy: string[] = []
+  let after = from
+  for (let max = stepMax; ; ) {
+    const step = await make(() => retryStep(context, no, retry, { after, max }))
+    if (step.isBusy && step.count > 1) {
+      max = step.count >> 1
+      continue
+    }
     after = step.after
-    await context.afterCommit({ keyRefs: [...keyRefs] })
+    if (step.isBusy) busy.push(after)
+    if (busy.length >= busyMax) return { busy, stoppedAfter: after }
+    if (step.count < max) return { busy, stoppedAfter: null }
+    if (!step.isBusy) max = Math.min(stepMax, max * 2)
   }
-  await context.db.query('update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2', [
-    no,
-    until,
-  ])
+}
+
+/** How long a step waits for the batch's lock, and for rows of items. */
+const lockMaxMs = 200
+
+interface RetryStep {
+  /** Nothing was changed: another transaction has something that one of these items needs. */
+  readonly isBusy: boolean
+  readonly count: number
+  /** The number of the last item. */
+  readonly after: string
+}
+
+/** Tries up to `max` items again. Fails if the batch's lock is not free. */
+async function retryStep(
+  context: StoreContext,
+  no: number,
+  { until, by }: Retry,
+  { after, max }: { readonly after: string; readonly max: number },
+): Promise<RetryStep> {
+  const keyRefs = new Set<string>()
+  let tried: RetryStep | null = null
+  const step = async (tx: PgTransaction): Promise<RetryStep> => {
+    tried = null
+    keyRefs.clear()
+    await tx.query('select holdfast.lock_batches($1)', [list([no])])
+    await tx.readClock()
+    const dead = await tx.query('select * from holdfast.dead_items($1, $2, $3, $4)', [no, after, until, max])
+    const found = { count: dead.length, after: dead.at(-1)?.[1] ?? after }
+    tried = { ...found, isBusy: true }
+    for (const keyRef of (await revive(tx, dead, by)).keyRefs) keyRefs.add(keyRef)
+    return { ...found, isBusy: false }
+  }
+  const made = await context.db
+    .impatient(lockMaxMs)
+    .transact(step)
+    .catch((error) => {
+      if (isBusy(error) && tried !== null) return tried
+      throw error
+    })
+  if (!made.isBusy) await context.afterCommit({ keyRefs: [...keyRefs] })
+  return made
+}
+
+async function endRetry(db: Database, no: number, { until }: Retry): Promise<void> {
+  const end = 'update holdfast.batch set retry_until = null where no = $1 and retry_until <= $2'
+  await db.query(end, [no, until])
 }
 
 /** Removes a batch that may be removed, and also its items if it was deleted. False: it may not be removed, or not yet. */

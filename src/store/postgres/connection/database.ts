@@ -104,6 +104,13 @@ export interface DatabaseOptions {
 const sessionSettings = `select current_setting('default_transaction_isolation'), current_setting('statement_timeout'),
   current_setting('lock_timeout'), current_setting('transaction_timeout', true)`
 
+/** The database that this one is the same as, and what its calls do otherwise. */
+interface DerivedFrom {
+  readonly db: Database
+  readonly purpose: Purpose
+  readonly lockMaxMs: number | null
+}
+
 /** Connections that are lent now. When the store closes and does not wait for its calls any longer, they are cut. */
 class LentConnections {
   readonly #clients = new Set<ClientBase>()
@@ -157,12 +164,10 @@ export class Database {
   readonly #pool: Pool
   readonly #options: DatabaseOptions
   readonly #purpose: Purpose
+  /** How long each statement waits for a lock; null: as long as another transaction has it. */
+  readonly #lockMaxMs: number | null
 
-  constructor(
-    pool: Pool,
-    options: DatabaseOptions,
-    of: { readonly db: Database; readonly purpose: Purpose } | null = null,
-  ) {
+  constructor(pool: Pool, options: DatabaseOptions, of: DerivedFrom | null = null) {
     const { schema, clock, isOwn = false, connections, answerMs } = options
     this.schema = schema
     this.#clock = clock
@@ -175,11 +180,32 @@ export class Database {
     this.#lent = of ? of.db.#lent : new LentConnections()
     this.#setters = of ? of.db.#setters : new Setters()
     this.#purpose = of?.purpose ?? 'any'
+    this.#lockMaxMs = of?.lockMaxMs ?? null
   }
 
   /** The same database, for calls that must not wait until an application frees a connection (`reserve.ts`). */
   for(purpose: Purpose): Database {
-    return new Database(this.#pool, this.#options, { db: this, purpose })
+    return new Database(this.#pool, this.#options, { db: this, purpose, lockMaxMs: this.#lockMaxMs })
+  }
+
+  /**
+   * The same database, for calls that give up where a lock is not free within this time. Such a call has changed nothing. Its
+   * collision is thrown (`isBusy`), and not tried again.
+   */
+  impatient(lockMaxMs: number): Database {
+    return new Database(this.#pool, this.#options, { db: this, purpose: this.#purpose, lockMaxMs })
+  }
+
+  /** For what must be known of a call whose answer was lost: this waits as long as it takes. */
+  get #patient(): Database {
+    return this.failsFast
+      ? new Database(this.#pool, this.#options, { db: this, purpose: this.#purpose, lockMaxMs: null })
+      : this
+  }
+
+  /** Collisions are thrown: see `impatient`. */
+  get failsFast(): boolean {
+    return this.#lockMaxMs !== null
   }
 
   /** The `p_now` of every function; null: the database's own clock counts. */
@@ -228,12 +254,13 @@ export class Database {
 
   /** One statement, which is committed when it is answered. It is made again if the connection breaks. */
   query(text: string, values: readonly Value[]): Promise<Row[]> {
-    return withRetry(() => this.once(text, values))
+    return withRetry(() => this.once(text, values), { failFast: this.failsFast })
   }
 
   /** The same without another try. */
   once(text: string, values: readonly Value[]): Promise<Row[]> {
-    if (this.#sessions.wraps) return this.#transactOnce((tx) => tx.query(text, values), { durable: true })
+    if (this.#sessions.wraps || this.failsFast)
+      return this.#transactOnce((tx) => tx.query(text, values), { durable: true, lockMaxMs: this.#lockMaxMs })
     return this.#rows({ text: this.schema.sql(text), values })
   }
 
@@ -254,7 +281,7 @@ export class Database {
    * needed, the statement is sent over it.
    */
   async hot(text: string, values: readonly Value[], client?: ClientBase): Promise<Row[]> {
-    if (this.#sessions.wraps || !this.#sessions.prepares) return this.once(text, values)
+    if (this.#sessions.wraps || !this.#sessions.prepares || this.failsFast) return this.once(text, values)
     const sql = this.schema.sql(text)
     try {
       return await this.#rows({ text: sql, values, name: this.#nameOf(sql) }, client)
@@ -322,11 +349,11 @@ export class Database {
           await tx.query('select holdfast.record_flush($1, $2, $3)', [flush, now, JSON.stringify(answer)])
           return answer
         },
-        { durable: true },
+        { durable: true, lockMaxMs: this.#lockMaxMs },
       )
     const send = async () => {
       try {
-        return await withRetry(once, { ifMayHaveLanded })
+        return await withRetry(once, { failFast: this.failsFast, ifMayHaveLanded })
       } catch (error) {
         if (!(error instanceof EffectsSuspected)) throw error
         await this.#abandon(flush, error)
@@ -343,7 +370,7 @@ export class Database {
   /** Several statements whose commit need not wait for the disk, and which may be carried out twice. */
   async transactLightly<T>(
     work: (tx: PgTransaction) => Promise<T>,
-    { failFast = false, lockMaxMs = null }: LightOptions = {},
+    { failFast = this.failsFast, lockMaxMs = this.#lockMaxMs }: LightOptions = {},
   ): Promise<T> {
     try {
       return await withRetry(() => this.#transactOnce(work, { durable: false, lockMaxMs }), { failFast })
@@ -359,7 +386,7 @@ export class Database {
     const values = [flush, this.now, JSON.stringify({ abandoned: suspected.fault } satisfies Abandoned)]
     await this.#elsewhere(suspected, async () => {
       try {
-        await this.query('select holdfast.record_flush($1, holdfast.now_ms($2), $3)', values)
+        await this.#patient.query('select holdfast.record_flush($1, holdfast.now_ms($2), $3)', values)
       } catch (error) {
         if (!isAlreadyCommitted(error)) throw error
       }
@@ -453,7 +480,7 @@ export class Database {
   /** Throws `error` if no send of the call was committed, and none will be. If one was, throws HF004. */
   async #withdraw(flush: string, error: unknown): Promise<never> {
     if (isAlreadyCommitted(error)) throw error
-    const [row] = await this.query('select holdfast.withdraw($1, $2)', [flush, this.now])
+    const [row] = await this.#patient.query('select holdfast.withdraw($1, $2)', [flush, this.now])
     throw row?.[0] === 't' ? alreadyCommitted() : error
   }
 
@@ -461,14 +488,14 @@ export class Database {
   async proveStored(flushes: readonly string[]): Promise<void> {
     if (flushes.length === 0) return
     try {
-      await this.query('select holdfast.answer_of(f.id) from unnest($1::uuid[]) f(id)', [list(flushes)])
+      await this.#patient.query('select holdfast.answer_of(f.id) from unnest($1::uuid[]) f(id)', [list(flushes)])
     } catch (error) {
       throw answerUnread(error)
     }
   }
 
   async #answerOf(flush: string): Promise<string | null> {
-    const [row] = await this.query('select holdfast.answer_of($1)', [flush])
+    const [row] = await this.#patient.query('select holdfast.answer_of($1)', [flush])
     return row?.[0] ?? null
   }
 }

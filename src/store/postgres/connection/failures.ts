@@ -178,6 +178,11 @@ export class LockNotFree extends Error {
   }
 }
 
+/** A call that does not wait was undone, because another transaction has what it needs. */
+export function isBusy(error: unknown): boolean {
+  return isCollision(error) || error instanceof LockNotFree
+}
+
 /** The server ended a transaction in favour of another one: a deadlock, or a serialization failure. */
 export function isDeadlock(error: unknown): boolean {
   return ['40P01', '40001'].includes(codeOf(error))

@@ -7,6 +7,7 @@ import type { Database } from '../connection/database.ts'
 import { schemaDrift } from './drift.ts'
 import { errorGroups } from './error-groups.ts'
 import { astrayJobs, counts, unsweptJobs } from './jobs.ts'
+import { journals, undelivered } from './journals.ts'
 import { labels } from './labels.ts'
 import { jobsWithoutLane } from './laneless.ts'
 import { notifications } from './notifications.ts'
@@ -47,6 +48,8 @@ const checks: Readonly<Record<string, Check<Examination>>> = {
   counts,
   'error-groups': errorGroups,
   labels,
+  journals,
+  undelivered,
   notifications,
 }
 

@@ -21,6 +21,8 @@ import { roles } from './migrations/0004-roles.ts'
 import { errorGroups } from './migrations/0005-error-groups.ts'
 import { labels } from './migrations/0006-labels.ts'
 import { queueControl } from './migrations/0007-queue-control.ts'
+import { journals } from './migrations/0008-journals.ts'
+import { statistics } from './migrations/0009-statistics.ts'
 import { ownObjects } from './own-objects.ts'
 import { grantScript, type RoleUses, renewedGrants } from './roles.ts'
 import type { Schema } from './schema.ts'
@@ -39,6 +41,8 @@ export const steps: readonly Step[] = [
   { sql: errorGroups, minClient: 5 },
   { sql: labels, minClient: 6 }, // older clients would enqueue jobs without the labels of their queue's definition
   { sql: queueControl, minClient: 7 }, // older clients would resume a queue and leave the time of its pause
+  { sql: journals, minClient: 8 }, // older clients would end children without telling their parents
+  { sql: statistics },
 ]
 
 export interface Release {

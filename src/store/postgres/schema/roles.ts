@@ -39,12 +39,13 @@ const enqueueFunctions = [
   ...['enqueue(jsonb, uuid, bigint, boolean)', 'enqueue(text, jsonb, jsonb)'],
 ]
 const producerFunctions = [...enqueueFunctions, 'now_ms']
-const upkeepFunctions = ['make_partitions', 'drop_partition', 'labelled_partition', 'forget_labels']
+const upkeepFunctions = ['make_partitions', 'drop_partition', 'partition_to_clear', 'clear_partition']
 const readerFunctions = [
   ...['now_ms', 'low_tally', 'is_waiting', 'outcomes', 'retention_class', 'retention_width'],
   ...[
     'list_ended',
     'list_group',
+    'list_ended_of',
     'ended_of',
     'newest_ended',
     'newest_of',
@@ -53,7 +54,18 @@ const readerFunctions = [
     'last_run',
     'error_text',
   ],
-  ...['list_ready', 'list_scheduled', 'list_held', 'read_batches', 'batch_counts', 'low_batch', 'low_annotation'],
+  ...['journals', 'messages'],
+  ...[
+    'list_running',
+    'list_ready',
+    'list_scheduled',
+    'list_held',
+    'read_batches',
+    'batch_counts',
+    'low_batch',
+    'low_annotation',
+  ],
+  ...['newest_end', 'requeue_blocks', 'is_taken', 'find_key', 'limit_key_at', 'number_key', 'queue_rows'], // dry runs
 ]
 
 const ownersFunctions = [...enqueueFunctions, ...upkeepFunctions]

@@ -6,6 +6,7 @@ import type { SqliteTransaction } from '../transaction.ts'
 import { clockSetBack } from './clock.ts'
 import { groupsMiscounted, recountGroups } from './error-groups.ts'
 import { astray, miscounted, putBack, recount, unswept } from './jobs.ts'
+import { journals, removeOrphans } from './journals.ts'
 import { labels, relist } from './labels.ts'
 import { batchesMiscounted, heldBack, recountBatches, recountKeys } from './limits.ts'
 
@@ -22,6 +23,7 @@ export function examine(tx: SqliteTransaction, request: ExamineRequest): readonl
     ...heldBack(tx, request),
     ...batchesMiscounted(tx),
     ...labels(tx, request),
+    ...journals(tx, request),
   ]
 }
 
@@ -52,6 +54,7 @@ export function repair(tx: SqliteTransaction): readonly Finding[] {
     ...recountBatches(tx),
     ...recountGroups(tx),
     ...relist(tx),
+    ...removeOrphans(tx),
     ...recount(tx),
   ]
 }

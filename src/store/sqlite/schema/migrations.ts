@@ -376,11 +376,11 @@ export const steps: readonly Step[] = [
     // An older client would end children without telling their parents, and would not wake parked jobs.
     sql: `
   alter table holdfast_queue add column on_end text; -- the queue that gets a notice of every end
-  alter table holdfast_scheduled add column parked integer not null default 0; -- 1: messages wake it
 
   create table holdfast_journal ( -- jobs with a journal
     seq integer primary key,
-    partial text -- JSON
+    partial text, -- JSON
+    parked integer not null default 0 -- 1: it was put off last by a park, so while it is scheduled, messages wake it
   ) strict;
 
   create table holdfast_record ( -- of steps, in the order in which they were committed

@@ -10,6 +10,7 @@
 // held again gives its slot back, and its event has its new position.
 
 import { labelHash } from '../hash.ts'
+import { endOf, isFollowed } from './ends.ts'
 
 /** Payload and labels are for a death notice: null unless the queue has an `onDead` queue. A rescue reports labels anyway. */
 const leasedColumns = `turn int, id uuid, seq bigint, lane int, queue int, name text, priority smallint, attempt smallint,
@@ -160,8 +161,8 @@ exception when others then
   return null;
 end $holdfast$;
 
--- Locked jobs wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, snoozed, batch, costs }]. A
--- snooze ends the run that read the data of a wake, so they are used up, unless a wake came while it ran. After a retry, release
+-- Locked jobs wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, snoozed, parked, batch,
+-- costs }]. A snooze ends the run that read the data of a wake, so they are used up, unless a wake came while it ran. After a retry, release
 -- or rescue the next run reads them again.
 create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
@@ -170,7 +171,7 @@ begin
   with turn as materialized (
     select nextval('holdfast.number') as number, u.*, k.spot, k.limit_key, u.ready and k.limit_key is not null as held, l.priority
       from jsonb_to_recordset(p_jobs)
-             u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, free_releases smallint, past text, snoozed boolean)
+             u(id uuid, lane int, ready boolean, "runAt" bigint, attempts smallint, free_releases smallint, past text, snoozed boolean, parked boolean)
      cross join lateral (select ctid as spot, limit_key from holdfast.job where id = u.id offset 0) k
      cross join lateral (select * from holdfast.lane where no = u.lane & ~1 offset 0) l
   ),
@@ -179,6 +180,7 @@ begin
        set lane = t.lane, ready_xid = case when t.ready and not t.held then pg_current_xact_id() end, is_held = t.held,
            ord = case when t.held then holdfast.waiting_ord(t.priority, t.lane & 1 = 1, t.number) else t.number end,
            run_at = t."runAt", attempts = t.attempts, free_releases = t.free_releases, past = t.past, woken = false,
+           parked = coalesce(t.parked, false), has_journal = j.has_journal or coalesce(t.parked, false),
            headers = case when t.snoozed and not j.woken and starts_with(j.headers, '[') then holdfast.without_wake(j.headers)
                           else j.headers end
       from turn t
@@ -213,13 +215,28 @@ begin
     perform holdfast.count_annotations(array_agg(u.batch), array_agg(jsonb_build_object('costs', u.costs)::text))
        from jsonb_to_recordset(p_jobs) u(batch int, costs jsonb) where u.costs is not null;
   end if;
+  if jsonb_path_exists(p_jobs, '$[*].parked') then
+    insert into holdfast.journal (seq, no, id)
+    select j.seq, nextval('holdfast.number'), j.id
+      from jsonb_to_recordset(p_jobs) u(id uuid, parked boolean)
+     cross join lateral (select k.id, k.seq from holdfast.job k where k.id = u.id offset 0) j
+     where u.parked and not exists (select from holdfast.journal o where o.seq = j.seq offset 0);
+    -- Messages under keys that they await may have come meanwhile (deliver.ts).
+    insert into holdfast.wake_event (xid, at, id, seq, if_waiting)
+    select pg_current_xact_id(), p_now, j.id, j.seq, true
+      from jsonb_to_recordset(p_jobs) u(id uuid, ready boolean, parked boolean)
+     cross join lateral (select k.id, k.seq from holdfast.job k where k.id = u.id offset 0) j
+     where u.parked and not u.ready and exists (select from holdfast.await_key a where a.seq = j.seq offset 0);
+  end if;
 end $holdfast$;
 
 -- Locked jobs end: [{ id, was, state, attempts, attempt, worker, startedAt, ending, result, error, annotations, errorGroup,
--- errorName, errorCode, errorMessage }].
-create function holdfast.finish(p_jobs jsonb, p_now bigint) returns void language plpgsql
+-- errorName, errorCode, errorMessage }]. Answers what is to be delivered after the commit (\`follow_ends\`).
+create function holdfast.finish(p_jobs jsonb, p_now bigint) returns jsonb language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
+declare
+  v_ends jsonb;
 begin
   if jsonb_path_exists(p_jobs, '$[*] ? (@.was != "running")') then
     perform holdfast.drop_offers(array(
@@ -241,18 +258,19 @@ begin
   ),
   known as materialized (
     select g.*, l.queue, l.priority, l.batch,
-           case g.state when 'dead' then q.retain_dead_ms else q.retain_done_ms end as retain_ms
+           case g.state when 'dead' then q.retain_dead_ms else q.retain_done_ms end as retain_ms, q.on_end is not null as is_noticed
       from gone g join holdfast.lane l on l.no = g.lane & ~1 join holdfast.queue q on q.no = l.queue
   ),
   kept as (
     insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
       attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
       idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, error, error_group,
-      labels)
+      labels, parent, parent_seq, has_journal, has_mail)
     select k.seq, p_now, holdfast.keep_until(k.retain_ms, p_now), holdfast.retention_class(k.retain_ms), k.run_at,
            k.created_at, k.id, k.queue, k.priority, k.state, k.had, k.max_attempts, k.attempt, k.started_at, k.worker,
            k.ending, k.timeout_ms, k.start_before, k.dedup_key, k.dedup_scope, k.idempotency_key, nullif(k.batch, 0),
-           k.cancel, k.past, k.limit_key, k.annotations, k.headers, k.payload, k.result, k.error, k.error_group, k.labels
+           k.cancel, k.past, k.limit_key, k.annotations, k.headers, k.payload, k.result, k.error, k.error_group, k.labels,
+           k.parent, k.parent_seq, k.has_journal, k.has_mail
       from known k
      where k.retain_ms is distinct from 0
   ),
@@ -309,7 +327,8 @@ begin
     insert into holdfast.change (xid, at, queue, state, jobs, ids)
     select pg_current_xact_id(), p_now, k.queue, k.state, count(*), array_agg(k.id)
       from known k where holdfast.is_watched(p_now) group by k.queue, k.state
-  )
+  ),
+  counted as (
   insert into holdfast.tally (xid, queue, running, ready, held, scheduled, done, dead, cancelled)
   select pg_current_xact_id(), k.queue, -count(*) filter (where k.was = 'running'),
          -count(*) filter (where k.was = 'ready'), -count(*) filter (where k.was = 'held'),
@@ -318,10 +337,14 @@ begin
          count(*) filter (where k.state = 'dead' and k.retain_ms is distinct from 0),
          count(*) filter (where k.state = 'cancelled' and k.retain_ms is distinct from 0)
     from known k
-   group by k.queue;
+   group by k.queue
+  )
+  select jsonb_agg(${endOf('k', { queue: 'k.queue', state: 'k.state', attempts: 'k.had', result: 'k.result', error: 'k.error', annotations: 'k.annotations', payload: 'case when k.is_noticed then k.payload end', labels: 'case when k.is_noticed then k.labels end', kept: 'k.retain_ms is distinct from 0' })})
+    into v_ends from known k where k.is_noticed or ${isFollowed('k')};
   if jsonb_path_exists(p_jobs, '$[*].annotations') then
     perform holdfast.count_annotations(array_agg(u.batch), array_agg(u.annotations))
        from jsonb_to_recordset(p_jobs) u(batch int, annotations text) where u.annotations is not null;
   end if;
+  return holdfast.follow_ends(v_ends, p_now);
 end $holdfast$;
 `

@@ -48,7 +48,7 @@
 /** What was claimed, jobs as columns. */
 export const claimed = `lane int, started_at bigint, expires_at bigint, xids xid8[], ords bigint[], ids uuid[],
   attempts smallint[], max_attempts smallint[], created_ats bigint[], timeouts bigint[], headers text, payloads text,
-  have_limit_keys boolean, epoch uuid, labels text`
+  have_limit_keys boolean, epoch uuid, labels text, have_journals boolean`
 
 /** Settings of functions: with them no plan depends on the size of the tables at the time when a session made it. */
 export const pinned = `set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -87,7 +87,7 @@ begin
          c.gap_xids = '{}' and pg_snapshot_xmin(s.snapshot) = pg_snapshot_xmax(s.snapshot),
          p_lane, s.began, s.now, s.now, s.now + p_lease_ms, array[j.ready_xid], array[j.ord], array[j.id], array[j.attempts],
          array[j.max_attempts], array[j.created_at], case when j.timeout_ms is not null then array[j.timeout_ms] end, j.headers,
-         j.payload, j.limit_key is not null, p_epoch, j.labels::text,
+         j.payload, j.limit_key is not null, p_epoch, j.labels::text, j.has_journal,
          q.max_running is null and q.max_starts is null and q.key_max_starts is null
            and c.xid <= pg_snapshot_xmax(s.snapshot) and f.xid <= pg_snapshot_xmax(s.snapshot)
            and j.start_before is null and j.dedup_scope is distinct from 'waiting' and f.gap_xids = '{}'
@@ -102,7 +102,7 @@ begin
            and current_setting('transaction_isolation') = 'read committed' and pg_current_xact_id_if_assigned() is null
     into v_queue, v_paused, v_spot, v_xid, v_gap_xids, v_gap_ords, v_snapshot, v_next_xid, v_next_ord, v_quiet, lane, v_began,
          v_now, started_at, expires_at, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers, payloads, have_limit_keys, epoch,
-         labels, is_plain
+         labels, have_journals, is_plain
     from (select * from holdfast.queue where name = p_queue offset 0) q
    cross join lateral (select pg_current_snapshot() as snapshot, clock_timestamp() as began, holdfast.now_ms(p_now) as now
                         offset 0) s

@@ -80,11 +80,11 @@ import { claimed, pinned } from './claim-one.ts'
 import { startsInTime } from './lanes-to-claim.ts'
 
 const jobColumns = `j.seq, j.ready_xid, j.ord, j.id, j.attempts, j.max_attempts, j.timeout_ms, j.created_at,
-                 j.start_before, j.dedup_scope, j.limit_key, j.headers, j.payload, j.labels,
+                 j.start_before, j.dedup_scope, j.limit_key, j.headers, j.payload, j.labels, j.has_journal,
                  octet_length(j.payload) + coalesce(octet_length(j.headers), 0) as bytes`
 
 const columns = `v_taken, xids, ords, ids, attempts, max_attempts, created_ats, timeouts, headers, payloads, v_keyed,
-               v_hurried, v_limit_keys, labels`
+               v_hurried, v_limit_keys, labels, have_journals`
 
 const columnsOf = (t: string) => `count(*), array_agg(${t}.ready_xid), array_agg(${t}.ord), array_agg(${t}.id),
                ${once(`${t}.attempts`)}, ${once(`${t}.max_attempts`)}, ${once(`${t}.created_at`)},
@@ -92,7 +92,7 @@ const columnsOf = (t: string) => `count(*), array_agg(${t}.ready_xid), array_agg
                case when count(${t}.headers) > 0 then string_agg(coalesce(${t}.headers, ''), e'\\x1e') end,
                string_agg(${t}.payload, e'\\x1e'), count(${t}.dedup_scope), count(${t}.start_before),
                case when count(${t}.limit_key) > 0 then array_agg(${t}.limit_key) end,
-               case when count(${t}.labels) > 0 then string_agg(coalesce(${t}.labels::text, ''), e'\\x1e') end`
+               case when count(${t}.labels) > 0 then string_agg(coalesce(${t}.labels::text, ''), e'\\x1e') end, bool_or(${t}.has_journal)`
 
 function once(column: string): string {
   return `case when min(${column}) = max(${column}) then array[min(${column})] else array_agg(${column}) end`
@@ -426,7 +426,7 @@ begin
            string_agg(coalesce(t.headers, ''), e'\\x1e' order by t.no, t.turn),
            string_agg(t.payload, e'\\x1e' order by t.no, t.turn), count(t.limit_key) > 0,
            (select l.epoch from holdfast.lane l where l.no = t.lane & ~1),
-           string_agg(coalesce(t.labels::text, ''), e'\\x1e' order by t.no, t.turn)
+           string_agg(coalesce(t.labels::text, ''), e'\\x1e' order by t.no, t.turn), bool_or(t.has_journal)
       from (select l.no, u.turn, l.started_at, j.*
               from holdfast.lease l
              cross join lateral unnest(l.xids, l.ords) with ordinality u(xid, ord, turn)

@@ -53,6 +53,7 @@ declare
   v_old holdfast.queue%rowtype;
   v_after jsonb := p_definition;
   v_on_dead constant text := p_definition ->> 'onDead';
+  v_on_end constant text := p_definition ->> 'onEnd';
   v_cycle text[];
 begin
   if p_fail_fast then
@@ -68,24 +69,34 @@ begin
       return;
     end if;
   end if;
-  -- 1. Death notices must not go in a circle (\`onDead\`). Two definitions that make a circle together see each other's row
-  --    only if one of them waits for the other to commit. So a call that changes \`onDead\` takes this lock first, before any
+  -- 1. Notices must not go in a circle (\`onDead\`, \`onEnd\`). Two definitions that make a circle together see each other's row
+  --    only if one of them waits for the other to commit. So a call that changes one of both takes this lock first, before any
   --    row. A caller's transaction takes none, because it may stay open: a circle that is missed here is bounded by the depth
   --    of notices.
-  if v_on_dead is not null
-     and not exists (select from holdfast.queue q where q.name = p_name and q.on_dead = v_on_dead) then
+  if coalesce(v_on_dead, v_on_end) is not null
+     and not exists (select from holdfast.queue q
+                      where q.name = p_name and q.on_dead is not distinct from v_on_dead and q.on_end is not distinct from v_on_end) then
     if not coalesce(p_only_new, false) then
       perform pg_advisory_xact_lock(SCHEMA_LOCKS, 2);
     end if;
-    with recursive notified (name, path) as (
-      select v_on_dead, array[p_name, v_on_dead]
-      union all
-      select q.on_dead, t.path || q.on_dead from notified t join holdfast.queue q on q.name = t.name
-       where t.name <> p_name and q.on_dead is not null and q.on_dead <> all (t.path[2:])
+    with recursive notified (name) as ( -- each queue once, however many ways lead to it
+      select u.name from (values (v_on_dead), (v_on_end)) u(name) where u.name is not null
+      union
+      select u.name
+        from notified t join holdfast.queue q on q.name = t.name cross join lateral (values (q.on_dead), (q.on_end)) u(name)
+       where t.name <> p_name and u.name is not null
     )
-    select t.path into v_cycle from notified t where t.name = p_name;
+    select array[t.name] into v_cycle from notified t where t.name = p_name;
     if found then
-      raise exception 'death notices would go in a circle' using errcode = 'HF008', detail = array_to_json(v_cycle)::text;
+      with recursive notified (name, path) as (
+        select u.name, array[p_name, u.name] from (values (v_on_dead), (v_on_end)) u(name) where u.name is not null
+        union all
+        select u.name, t.path || u.name
+          from notified t join holdfast.queue q on q.name = t.name cross join lateral (values (q.on_dead), (q.on_end)) u(name)
+         where t.name <> p_name and u.name is not null and u.name <> all (t.path[2:])
+      )
+      select t.path into v_cycle from notified t where t.name = p_name limit 1;
+      raise exception 'notices would go in a circle' using errcode = 'HF008', detail = array_to_json(v_cycle)::text;
     end if;
   end if;
 
@@ -115,7 +126,8 @@ begin
          definition_epoch = gen_random_uuid(), attempts = (v_after ->> 'attempts')::smallint,
          priority = (v_after ->> 'priority')::smallint, key_path = v_after #>> '{key,path}',
          key_by_code = coalesce(v_after ->> 'key' = 'code', false), retain_done_ms = (v_after ->> 'retainDoneMs')::bigint,
-         retain_dead_ms = (v_after ->> 'retainDeadMs')::bigint, on_dead = v_after ->> 'onDead', labels = v_after -> 'labels'
+         retain_dead_ms = (v_after ->> 'retainDeadMs')::bigint, on_dead = v_after ->> 'onDead',
+         on_end = v_after ->> 'onEnd', labels = v_after -> 'labels'
    where q.no = v_old.no;
   perform holdfast.set_limits(v_old.no);
   return query select v_old.version, v_old.version + 1, v_old.definition, v_after;
@@ -142,7 +154,11 @@ begin
     perform holdfast.refuse('HF106', 'INVALID_OPTION: labels is an object of at most 8 paths into the payload; a name is 1 to 64 '
       'characters of A-Z a-z 0-9 . _ - and begins with a letter or _.');
   end if;
-  perform holdfast.check_names(p_definition, 'definition', v_names || 'labels'::text),
+  if p_definition ? 'onEnd' and not coalesce(jsonb_typeof(p_definition -> 'onEnd') = 'string' and holdfast.is_queue_name(p_definition ->> 'onEnd'), false) then
+    perform holdfast.refuse('HF103', 'INVALID_NAME: a queue name is 1 to 255 characters of A-Z a-z 0-9 . _ : -.');
+  end if;
+  perform holdfast.check_names(p_definition, 'definition', v_names || '{labels,onEnd,flow}'::text[]),
+          holdfast.plain_number_option(p_definition, 'flow', 1, 9007199254740991),
           holdfast.check_names(v_backoff, 'backoff', '{baseMs,factor,maxMs,jitter}'),
           holdfast.plain_number_option(p_definition, 'attempts', 1, 10000), holdfast.plain_number_option(p_definition, 'priority', 0, 9),
           holdfast.plain_number_option(p_definition, 'leaseMs', 1, 604800000),

@@ -1,3 +1,4 @@
+import { endOf, isFollowed } from './ends.ts'
 import { uncountDeaths } from './error-groups.ts'
 
 /**
@@ -11,8 +12,20 @@ export function isEndedRef(row: string): string {
   return `${row}.retention_class = u.class and ${row}.keep_until = any (array[${keepUntil.join(', ')}]) and ${row}.id = u.id and ${row}.seq = u.seq`
 }
 
+// FREE KEYS. A transaction that deletes jobs has the locks of their lanes, or of their batch, so it must not wait for an open
+// transaction of an application. Such a transaction may have the row of a dedup key of these jobs: the time of the key is over,
+// and it has enqueued another job under that key, which updates the row. So rows that are locked are left (`skip locked`). No key
+// stays taken by that. Of the rows with a number of these jobs
+//
+// - those of scope `live` or `waiting` are never locked by others as long as the job is alive: only a key that is not taken
+//   changes hands (`is_taken`), and the jobs that are deleted were alive until now. Of ended jobs there are no such rows;
+// - those of scope `window` change hands only after their time. If the other transaction commits, the row has the number of its
+//   job. If it is undone, the row is over: it keeps no job out, and the next sweep prunes it.
+//
+// An idempotency key changes hands only if its job is gone, so its row is not locked by others.
+
 export const deleteJobs = `
--- Frees the keys that these jobs hold.
+-- Frees the keys that these jobs hold: see FREE KEYS.
 create function holdfast.free_keys(p_queues int[], p_seqs bigint[], p_dedup_keys text[], p_idempotency_keys text[]) returns void
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
@@ -22,7 +35,7 @@ begin
      where d.ctid = any (array(
        select s.spot from unnest(p_queues, p_seqs, p_dedup_keys) u(queue, seq, key) cross join lateral (
          select e.ctid as spot from holdfast.dedup e
-          where e.queue = u.queue and e.key = u.key and e.seq = u.seq offset 0) s
+          where e.queue = u.queue and e.key = u.key and e.seq = u.seq for update skip locked) s
         where u.key is not null))
        and d.seq = any (p_seqs); -- another job may have taken the key meanwhile
   end if;
@@ -37,24 +50,26 @@ begin
   end if;
 end $holdfast$;
 
--- Deletes waiting jobs, whose rows and lanes are locked, with their offers, and frees their keys.
-create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns bigint
+-- Deletes waiting jobs, whose rows and lanes are locked, with their offers, and frees their keys. Answers what is to be delivered after
+-- the commit (\`follow_ends\`).
+create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns jsonb
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare
-  v_deleted bigint;
   v_queues int[];
   v_seqs bigint[];
   v_dedup_keys text[];
   v_idempotency_keys text[];
   v_labels jsonb[];
   v_offers text[];
+  v_ends jsonb;
 begin
   with gone as (
     delete from holdfast.job j where j.id = any (p_ids) returning j.*
   ),
   known as materialized (
-    select g.*, l.queue, l.batch
+    select g.*, l.queue, l.batch, q.on_end is not null as is_noticed
       from gone g cross join lateral (select * from holdfast.lane where no = g.lane & ~1 offset 0) l
+     cross join lateral (select o.on_end from holdfast.queue o where o.no = l.queue offset 0) q
   ),
   late as (
     delete from holdfast.overdue o
@@ -84,13 +99,15 @@ begin
     select pg_current_xact_id(), p_now, k.queue, 'deleted', count(*), array_agg(k.id)
       from known k where holdfast.is_watched(p_now) group by k.queue
   )
-  select count(*), array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key), array_agg(k.labels),
-         array_agg(holdfast.offer_key(k.id, k.past)) filter (where k.past is not null)
-    into v_deleted, v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels, v_offers from known k;
+  select array_agg(k.queue), array_agg(k.seq), array_agg(k.dedup_key), array_agg(k.idempotency_key), array_agg(k.labels),
+         array_agg(holdfast.offer_key(k.id, k.past)) filter (where k.past is not null),
+         jsonb_agg(${endOf('k', { queue: 'k.queue', state: `'deleted'`, attempts: 'k.attempts', payload: 'null', labels: 'null', kept: 'false' })})
+           filter (where k.is_noticed or ${isFollowed('k')})
+    into v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels, v_offers, v_ends from known k;
   perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
   perform holdfast.drop_labels(v_seqs, v_labels);
   perform holdfast.drop_offers(v_offers);
-  return v_deleted;
+  return holdfast.follow_ends(v_ends, p_now);
 end $holdfast$;
 
 -- Deletes rows of ended jobs with these ids and numbers, in the partitions that their retentions say, and answers them.
@@ -125,9 +142,11 @@ declare
   v_dedup_keys text[];
   v_idempotency_keys text[];
   v_labels jsonb[];
+  v_with_journal bigint[];
 begin
   with gone as materialized (
-    select e.id, e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group, e.labels
+    select e.id, e.queue, e.seq, e.state, e.batch, e.annotations, e.dedup_key, e.idempotency_key, e.error_group, e.labels,
+           e.has_journal or e.has_mail as has_rows
       from holdfast.take_ended(p_ids, p_seqs, p_classes, p_keep_untils) e
   ),
   deaths as (${uncountDeaths('gone')}
@@ -150,10 +169,11 @@ begin
       from gone g where holdfast.is_watched(p_now) group by g.queue
   )
   select count(*), array_agg(g.queue), array_agg(g.batch), array_agg(g.annotations), array_agg(g.seq), array_agg(g.dedup_key),
-         array_agg(g.idempotency_key), array_agg(g.labels)
-    into v_deleted, v_queues, v_batches, v_annotations, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels from gone g;
+         array_agg(g.idempotency_key), array_agg(g.labels), array_agg(g.seq) filter (where g.has_rows)
+    into v_deleted, v_queues, v_batches, v_annotations, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels, v_with_journal from gone g;
   perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
   perform holdfast.drop_labels(v_seqs, v_labels);
+  perform holdfast.drop_journals(v_with_journal);
   perform holdfast.count_annotations(v_batches, v_annotations, -1);
   return v_deleted;
 end $holdfast$;

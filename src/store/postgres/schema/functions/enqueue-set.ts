@@ -167,17 +167,18 @@ begin
   -- 4. The jobs, and what belongs to them. The ids were drawn for these jobs alone. So if one is there, this call was stored
   --    before, and ends with HF004.
   insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload, labels)
+    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload, labels, parent, parent_seq)
   select u.seq, u.ord, case u.state when 'ready' then pg_current_xact_id() end, u.state = 'held', u.is_item,
          greatest(coalesce(u.run_at, p_now + coalesce(u.delay_ms, 0)), p_now), p_now, u.id, u.lane, u.max_attempts,
-         u.timeout_ms, u.start_before, u.dedup_key, u.dedup_scope, u.idem_key, u.limit_key, u.headers, u.payload, u.labels
+         u.timeout_ms, u.start_before, u.dedup_key, u.dedup_scope, u.idem_key, u.limit_key, u.headers, u.payload, u.labels,
+         u.parent, u.parent_seq
     from rows from (
            jsonb_to_recordset(p_request) as (id uuid, lane int, "runAt" bigint, "delayMs" bigint, "maxAttempts" smallint,
              "timeoutMs" bigint, "startBefore" bigint, "dedupKey" text, "dedupScope" text, "idempotencyKey" text, headers text,
-             payload text, labels jsonb),
+             payload text, labels jsonb, parent text, "parentSeq" bigint),
            unnest(p_numbers, v_ords, v_states, v_limit_keys, v_items)) with ordinality
            u(id, lane, run_at, delay_ms, max_attempts, timeout_ms, start_before, dedup_key, dedup_scope, idem_key, headers, payload,
-             labels, seq, ord, state, limit_key, is_item, i)
+             labels, parent, parent_seq, seq, ord, state, limit_key, is_item, i)
     left join unnest(v_out) o(seq) on o.seq = u.seq
    where o.seq is null
    order by u.seq

@@ -140,10 +140,11 @@ begin
     v_ord := holdfast.waiting_ord(v_priority, false, v_seq);
   end if;
   insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload, labels)
+    start_before, dedup_key, dedup_scope, idempotency_key, limit_key, headers, payload, labels, parent, parent_seq)
   values (v_seq, v_ord, case v_state when 'ready' then pg_current_xact_id() end, v_state = 'held', coalesce(v_is_item, false),
     greatest(v_due_at, p_now), p_now, v_id, v_lane, (p_job ->> 'maxAttempts')::smallint, (p_job ->> 'timeoutMs')::bigint,
-    v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_limit_key, p_job ->> 'headers', p_job ->> 'payload', p_job -> 'labels')
+    v_start_before, v_key, v_scope, p_job ->> 'idempotencyKey', v_limit_key, p_job ->> 'headers', p_job ->> 'payload', p_job -> 'labels',
+    p_job ->> 'parent', (p_job ->> 'parentSeq')::bigint)
   on conflict (id) do nothing;
   if not found and not p_job ? 'given' then
     -- The id was drawn for this job alone, so it is this very job. The call was stored before, and it will end with HF004.

@@ -9,6 +9,7 @@ import { batchItems } from './batch-items.ts'
 import { batchSlots } from './batch-slots.ts'
 import { cancelRequested } from './cancel-requested.ts'
 import { changesByHand } from './changes-by-hand.ts'
+import { checkpoint } from './checkpoint.ts'
 import { checks } from './checks.ts'
 import { claim } from './claim.ts'
 import { claimOne } from './claim-one.ts'
@@ -17,6 +18,8 @@ import { counts } from './counts.ts'
 import { defineQueue } from './define-queue.ts'
 import { deleteJobs } from './delete.ts'
 import { deleteQueue } from './delete-queue.ts'
+import { deliver } from './deliver.ts'
+import { ends } from './ends.ts'
 import { enqueue } from './enqueue.ts'
 import { enqueueOne } from './enqueue-one.ts'
 import { enqueuePlain } from './enqueue-plain.ts'
@@ -27,12 +30,14 @@ import { fillIn } from './fill-in.ts'
 import { findLeased } from './find-leased.ts'
 import { flush } from './flush.ts'
 import { inbox } from './inbox.ts'
+import { journal } from './journal.ts'
 import { kvWrite } from './kv-write.ts'
 import { labels } from './labels.ts'
 import { lanes } from './lanes.ts'
 import { lanesToClaim } from './lanes-to-claim.ts'
 import { limitEvents } from './limit-events.ts'
 import { limitKey } from './limit-key.ts'
+import { listRunning } from './list-running.ts'
 import { listWaiting } from './list-waiting.ts'
 import { lockFound } from './lock-found.ts'
 import { lockJobs } from './lock-jobs.ts'
@@ -55,6 +60,7 @@ import { repairRestored } from './repair-restored.ts'
 import { requeue } from './requeue.ts'
 import { retention } from './retention.ts'
 import { settleDone } from './settle-done.ts'
+import { signal } from './signal.ts'
 import { sweepDue } from './sweep-due.ts'
 import { time } from './time.ts'
 import { walkWaiting } from './walk-waiting.ts'
@@ -120,4 +126,10 @@ export const functions: readonly string[] = [
   readEnded,
   compareTexts,
   listWaiting,
+  journal,
+  checkpoint,
+  signal,
+  deliver,
+  ends,
+  listRunning,
 ]

@@ -4,14 +4,10 @@
 //
 // JOBS WITHOUT LABELS cost no statement here: every caller looks first whether any of its jobs has labels.
 //
-// PARTITIONS of finished jobs are dropped as a whole (`partitions.ts`). Before that, the label rows of their jobs are removed in
-// steps, by a scan of a bounded range of pages. `ended` has no index of the jobs with labels, because a step of the schema cannot
-// make an index on a table that may be large.
+// PARTITIONS of finished jobs are dropped as a whole. Before that, the label rows of their jobs are removed in steps
+// (`partitions.ts`).
 
 import { labelHash } from '../hash.ts'
-
-/** Pages of a partition that one step reads. */
-const pagesInAStep = 1_000
 
 /** Inserts the label rows of jobs: rows with seq, id and labels (jsonb). */
 export function insertLabels(jobs: string): string {
@@ -40,58 +36,6 @@ begin
           select e.ctid as spot from holdfast.label e
            where e.hash = ${labelHash('l.name', 'l.value')} and e.seq = u.seq offset 0) s
         where jsonb_typeof(u.labels) = 'object'));
-  end if;
-end $holdfast$;
-
--- The first partition whose time is over and that has jobs with labels, but for these; null: there is none.
-create function holdfast.labelled_partition(p_now bigint, p_except text[], out class int, out bucket bigint) language plpgsql
-as $holdfast$
-declare
-  v_old record;
-  v_found boolean;
-begin
-  for v_old in
-    select c.relname, m[1]::int as class, m[2]::bigint as bucket
-      from pg_inherits i join pg_class c on c.oid = i.inhrelid,
-           lateral regexp_match(c.relname, '^ended_([1-4])_([0-9]+)$') m
-     where i.inhparent = 'holdfast.ended'::regclass and m is not null and c.relname <> all (p_except)
-       and (m[2]::bigint + 1) * holdfast.retention_width(m[1]::int) <= p_now
-     order by 2, 3
-  loop
-    execute format('select exists (select from %s.%I e where e.labels is not null)', holdfast.quoted_schema(), v_old.relname)
-      into v_found;
-    if v_found then
-      class := v_old.class;
-      bucket := v_old.bucket;
-      return;
-    end if;
-  end loop;
-end $holdfast$;
-
--- Removes the label rows of finished jobs in some pages of a partition whose time is over, from this page on. Answers how many
--- jobs with labels were there, the sum of their numbers, and the page to go on with; null: there are no more.
-create function holdfast.forget_labels(p_class int, p_bucket bigint, p_page bigint, p_now bigint,
-  out jobs bigint, out seqs numeric, out next bigint)
-language plpgsql as $holdfast$
-declare
-  v_schema constant text := holdfast.quoted_schema();
-  v_name constant text := format('ended_%s_%s', p_class, p_bucket);
-  v_oid oid;
-  v_seqs bigint[];
-  v_labels jsonb[];
-begin
-  select c.oid into v_oid from pg_inherits i join pg_class c on c.oid = i.inhrelid
-   where i.inhparent = 'holdfast.ended'::regclass and c.relname = v_name;
-  if v_oid is null or (p_bucket + 1) * holdfast.retention_width(p_class) > p_now then
-    return;
-  end if;
-  execute format('select array_agg(e.seq), array_agg(e.labels), count(*), coalesce(sum(e.seq), 0) from %s.%I e
-                   where e.ctid >= %L::tid and e.ctid < %L::tid and e.labels is not null',
-    v_schema, v_name, format('(%s,0)', p_page), format('(%s,0)', p_page + ${pagesInAStep}))
-    into v_seqs, v_labels, jobs, seqs;
-  perform holdfast.drop_labels(v_seqs, v_labels);
-  if (p_page + ${pagesInAStep}) * current_setting('block_size')::bigint < pg_relation_size(v_oid) then
-    next := p_page + ${pagesInAStep};
   end if;
 end $holdfast$;
 

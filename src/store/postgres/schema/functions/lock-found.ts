@@ -17,14 +17,17 @@
 // If the jobs have more lanes or batches than that, the step is about the first of them, up to the first job of the next lane or
 // batch.
 //
-// ROWS THAT ARE LOCKED. The step is about the jobs before the first row that another transaction has locked. If that row is the
-// very first, everything is given back, this row alone is waited for and given back too, and the step begins again. So:
+// ROWS THAT ARE LOCKED. The step changes the jobs before the first row that another transaction has locked. If the very first row
+// is locked, the step gives back all its locks. It waits for this row alone, gives it back too, and begins again. So:
 //
-// - no transaction waits for the row of a job while it has the lock of a lane or of a batch. A settlement whose SQL effects
-//   take long delays the step that comes to its job, and no claim;
-// - a transaction that waits for a row has nothing that another could wait for: there is no deadlock, whatever order other
+// - a step never waits for the row of a job while it has the lock of a lane or of a batch. A settlement whose SQL effects take
+//   long delays the step that comes to its job, and no claim;
+// - a step that waits for a row has nothing that another transaction could wait for: there is no deadlock, whatever order other
 //   steps, settlements, sweeps and operators lock rows in;
 // - no job is passed over because it was locked.
+//
+// This is the rule of a step. The requeue of jobs by their ids (`control.ts`) waits for rows while it has the locks of their
+// batches. It locks the rows in the order of their ids.
 //
 // A DELETE locks no row of a job that runs: such a job is only named. "It runs" needs no lock of a lane (`lock-jobs.ts`). A job
 // that waits again by the time the filter is compared was not locked, and is left to a later pass.

@@ -37,7 +37,7 @@ export const lockJobs = `
 -- it gives up (lock_not_available) where it would have to wait for a row.
 create function holdfast.lock_jobs(p_ids uuid[], p_waits boolean)
 returns table (id uuid, lane int, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text,
-  batch int, limit_key text, state text, start_before bigint)
+  batch int, limit_key text, state text, start_before bigint, has_journal boolean)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 #variable_conflict use_column
 declare
@@ -63,7 +63,7 @@ begin
                  case when j.is_held then 'held' when j.ready_xid is null then 'scheduled'
                       when holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq) then 'ready'
                       else 'running' end,
-                 case when j.attempts + j.free_releases = 0 then j.start_before end
+                 case when j.attempts + j.free_releases = 0 then j.start_before end, j.has_journal
             from holdfast.job j join holdfast.lane l on l.no = j.lane & ~1 join holdfast.queue q on q.no = l.queue
            where j.id = any (v_locked);
         return;

@@ -13,6 +13,11 @@
 const partitionsMax = 16
 /** Partitions that may fail to be made or dropped in one call, each after waiting for its lock. */
 const failuresMax = 5
+/** Pages of a partition that one step clears. */
+const pagesInAStep = 1_000
+
+/** Whether the ended job `e` has rows in tables that are not dropped with its partition: labels, a journal. There is no index. */
+const hasRows = '(e.labels is not null or e.has_journal or e.has_mail)'
 
 export const partitions = `
 create function holdfast.quoted_schema() returns text language sql stable as $holdfast$
@@ -26,6 +31,8 @@ create function holdfast.make_partitions(p_now bigint) returns int language plpg
 declare
   v_schema text := holdfast.quoted_schema();
   v_need record;
+  v_without text := coalesce((select string_agg(format(', alter column %I set statistics 0', a.attname), '' order by a.attnum)
+    from pg_attribute a where a.attrelid = 'holdfast.ended'::regclass and a.attnum > 0 and a.attstattarget = 0), ''); -- as ended has them
   v_made int := 0;
   v_refused int := 0;
   v_code text;
@@ -53,7 +60,7 @@ begin
     begin
       execute format('create table %1$s.ended_%2$s_%3$s (like %1$s.ended including defaults including constraints)
         with (autovacuum_vacuum_insert_scale_factor = 1)', v_schema, v_need.class, v_need.bucket);
-      execute format('alter table %s.ended_%s_%s replica identity full', v_schema, v_need.class, v_need.bucket);
+      execute format('alter table %s.ended_%s_%s replica identity full%s', v_schema, v_need.class, v_need.bucket, v_without);
       -- An insert has chosen its partition once it has locked the table. One that chose ended_rest would then be refused, with
       -- an error in the server's log. So inserts are waited for here.
       execute format('lock table %s.ended in share row exclusive mode', v_schema);
@@ -75,19 +82,74 @@ begin
   return v_made;
 end $holdfast$;
 
+-- The first partition whose time is over and whose jobs have rows elsewhere, but for these; null: there is none.
+create function holdfast.partition_to_clear(p_now bigint, p_except text[], out class int, out bucket bigint) language plpgsql
+as $holdfast$
+declare
+  v_old record;
+  v_found boolean;
+begin
+  for v_old in
+    select c.relname, m[1]::int as class, m[2]::bigint as bucket
+      from pg_inherits i join pg_class c on c.oid = i.inhrelid,
+           lateral regexp_match(c.relname, '^ended_([1-4])_([0-9]+)$') m
+     where i.inhparent = 'holdfast.ended'::regclass and m is not null and c.relname <> all (p_except)
+       and (m[2]::bigint + 1) * holdfast.retention_width(m[1]::int) <= p_now
+     order by 2, 3
+  loop
+    execute format('select exists (select from %s.%I e where ${hasRows})', holdfast.quoted_schema(), v_old.relname)
+      into v_found;
+    if v_found then
+      class := v_old.class;
+      bucket := v_old.bucket;
+      return;
+    end if;
+  end loop;
+end $holdfast$;
+
+-- Removes labels and journals of finished jobs in some pages of a partition whose time is over, from this page on. Answers how many
+-- jobs with such rows were there, the sum of their numbers, and the page to go on with; null: there are no more.
+create function holdfast.clear_partition(p_class int, p_bucket bigint, p_page bigint, p_now bigint,
+  out jobs bigint, out seqs numeric, out next bigint)
+language plpgsql as $holdfast$
+declare
+  v_schema constant text := holdfast.quoted_schema();
+  v_name constant text := format('ended_%s_%s', p_class, p_bucket);
+  v_oid oid;
+  v_seqs bigint[];
+  v_labels jsonb[];
+  v_with_journal bigint[];
+begin
+  select c.oid into v_oid from pg_inherits i join pg_class c on c.oid = i.inhrelid
+   where i.inhparent = 'holdfast.ended'::regclass and c.relname = v_name;
+  if v_oid is null or (p_bucket + 1) * holdfast.retention_width(p_class) > p_now then
+    return;
+  end if;
+  execute format('select array_agg(e.seq), array_agg(e.labels), array_agg(e.seq) filter (where e.has_journal or e.has_mail),
+                         count(*), coalesce(sum(e.seq), 0) from %s.%I e
+                   where e.ctid >= %L::tid and e.ctid < %L::tid and ${hasRows}',
+    v_schema, v_name, format('(%s,0)', p_page), format('(%s,0)', p_page + ${pagesInAStep}))
+    into v_seqs, v_labels, v_with_journal, jobs, seqs;
+  perform holdfast.drop_labels(v_seqs, v_labels);
+  perform holdfast.drop_journals(v_with_journal);
+  if (p_page + ${pagesInAStep}) * current_setting('block_size')::bigint < pg_relation_size(v_oid) then
+    next := p_page + ${pagesInAStep};
+  end if;
+end $holdfast$;
+
 -- Drops one partition whose time is over, and answers how many jobs were in it; null: there is none, or it is in use.
 --
--- A partition with jobs that have labels is dropped once their label rows are gone (\`forget_labels\`). The caller removes the
--- rows in steps, and says for each partition how many jobs with labels the steps saw, and the sum of their numbers. Both are
+-- A partition whose jobs have labels or journals is dropped once those rows are gone (\`clear_partition\`). The caller removes the
+-- rows in steps, and says for each partition how many such jobs the steps saw, and the sum of their numbers. Both are
 -- compared under the lock of the partition. A transaction that committed another job there since makes them differ: then the
 -- partition stays, and a later sweep makes the steps again.
-create function holdfast.drop_partition(p_now bigint, p_forgotten jsonb default '{}') returns bigint language plpgsql as $holdfast$
+create function holdfast.drop_partition(p_now bigint, p_cleared jsonb default '{}') returns bigint language plpgsql as $holdfast$
 declare
   v_schema text := holdfast.quoted_schema();
   v_old record;
   v_jobs bigint;
-  v_labelled jsonb;
-  v_waits boolean := false; -- for the label rows of its jobs to be removed
+  v_rows jsonb;
+  v_waits boolean := false; -- for the rows of its jobs to be removed
   v_failed int := 0;
   v_code text;
   v_why text;
@@ -103,9 +165,9 @@ begin
   loop
     begin
       execute format('lock table %s.%I in exclusive mode', v_schema, v_old.relname); -- it can still be read while it is counted
-      execute format('select case when count(e.labels) > 0 then jsonb_build_array(count(e.labels), (sum(e.seq) filter (where e.labels is not null))::text) end
-                        from %s.%I e', v_schema, v_old.relname) into v_labelled;
-      if v_labelled is distinct from p_forgotten -> v_old.relname then
+      execute format('select case when count(*) > 0 then jsonb_build_array(count(*), sum(e.seq)::text) end
+                        from %s.%I e where ${hasRows}', v_schema, v_old.relname) into v_rows;
+      if v_rows is distinct from p_cleared -> v_old.relname then
         v_waits := true;
         raise lock_not_available; -- which releases the lock
       end if;

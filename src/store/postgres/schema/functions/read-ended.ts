@@ -33,6 +33,31 @@ begin
      order by e.finished_at desc, e.seq desc limit p_max;
 end $holdfast$;
 
+-- The same for many lists, or for dead jobs of an error group in many queues: up to p_max of each, each after a time and number
+-- of its own. The partitions are opened once for all of them.
+create function holdfast.list_ended_of(p_queues int[], p_states text[], p_finished_ats bigint[], p_seqs bigint[], p_since bigint,
+  p_group text, p_max int)
+returns setof holdfast.ended ${settings}
+as $holdfast$
+begin
+  if p_group is null then
+    return query
+      select k.* from unnest(p_queues, p_states, p_finished_ats, p_seqs) u(queue, state, finished_at, seq) cross join lateral (
+          select * from holdfast.ended e
+           where e.queue = u.queue and e.state = u.state and (e.finished_at, e.seq) < (u.finished_at, u.seq)
+             and e.finished_at >= p_since
+           order by e.finished_at desc, e.seq desc limit p_max) k
+       where u.state in ('dead', 'cancelled', 'done');
+  else
+    return query
+      select k.* from unnest(p_queues, p_finished_ats, p_seqs) u(queue, finished_at, seq) cross join lateral (
+          select * from holdfast.ended e
+           where e.error_group = p_group and e.queue = u.queue and (e.finished_at, e.seq) < (u.finished_at, u.seq)
+             and e.finished_at >= p_since
+           order by e.finished_at desc, e.seq desc limit p_max) k;
+  end if;
+end $holdfast$;
+
 -- Finished jobs with these ids and numbers.
 create function holdfast.ended_of(p_ids uuid[], p_seqs bigint[]) returns setof holdfast.ended language plpgsql stable
 set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off

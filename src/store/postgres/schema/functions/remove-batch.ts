@@ -42,6 +42,7 @@ declare
   v_dedup_keys text[];
   v_idempotency_keys text[];
   v_labels jsonb[];
+  v_with_journal bigint[];
 begin
   select * into v_batch from holdfast.batch b where b.no = p_no for update;
   if not found then
@@ -61,7 +62,8 @@ begin
       from (select e.seq from holdfast.ended e where e.batch = p_no and e.seq > p_after order by e.seq limit p_max) o;
     with gone as (
       delete from holdfast.ended e where e.batch = p_no and e.seq > p_after and e.seq <= v_last
-      returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key, e.error_group, e.labels
+      returning e.queue, e.seq, e.state, e.dedup_key, e.idempotency_key, e.error_group, e.labels,
+        e.has_journal or e.has_mail as has_rows
     ),
     deaths as (${uncountDeaths('gone')}
     ),
@@ -72,9 +74,10 @@ begin
         from gone g group by g.queue
     )
     select array_agg(g.queue), array_agg(g.seq), array_agg(g.dedup_key), array_agg(g.idempotency_key),
-           array_agg(g.labels)
-      into v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels from gone g;
+           array_agg(g.labels), array_agg(g.seq) filter (where g.has_rows)
+      into v_queues, v_seqs, v_dedup_keys, v_idempotency_keys, v_labels, v_with_journal from gone g;
     perform holdfast.drop_labels(v_seqs, v_labels);
+    perform holdfast.drop_journals(v_with_journal);
     perform holdfast.free_keys(v_queues, v_seqs, v_dedup_keys, v_idempotency_keys);
     if v_found = p_max then
       is_gone := false;

@@ -8,6 +8,21 @@
 //
 // PLACES are compared by lane and `ord` alone: all `ord` are drawn from one sequence, so no two places of a lane share one.
 
+/** Gives the leases of `held` a younger row each, and removes those (of `v_locked`) that it replaces. */
+export const renewHeld = `renewed as (
+      insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
+      select h.token, h.lane, h.worker, h.started_at, v_now, v_now + h.lease_ms, array_agg(h.xid), array_agg(h.ord)
+        from held h group by h.token, h.lane, h.worker, h.started_at, h.lease_ms
+    ),
+    replaced as (
+      delete from holdfast.lease o
+       where o.no = any (array(
+         select l.no from holdfast.lease l cross join lateral unnest(l.ords) u(ord)
+           left join held h on h.token = l.token and h.lane = l.lane and h.ord = u.ord
+          where l.no = any (v_locked)
+          group by l.no having bool_and(h.ord is not null)))
+    )`
+
 export const renew = `
 create function holdfast.renew(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[], p_leases_ms bigint[], p_now bigint)
@@ -35,19 +50,7 @@ begin
     held as materialized ( -- of several renewals of one lease the last counts
       select distinct on (lane, xid, ord) *, p_tokens[claim] as token from leased order by lane, xid, ord, turn desc
     ),
-    renewed as (
-      insert into holdfast.lease (token, lane, worker, started_at, given_at, expires_at, xids, ords)
-      select h.token, h.lane, h.worker, h.started_at, v_now, v_now + h.lease_ms, array_agg(h.xid), array_agg(h.ord)
-        from held h group by h.token, h.lane, h.worker, h.started_at, h.lease_ms
-    ),
-    replaced as (
-      delete from holdfast.lease o
-       where o.no = any (array(
-         select l.no from holdfast.lease l cross join lateral unnest(l.ords) u(ord)
-           left join held h on h.token = l.token and h.lane = l.lane and h.ord = u.ord
-          where l.no = any (v_locked)
-          group by l.no having bool_and(h.ord is not null)))
-    )
+    ${renewHeld}
     select h.turn, v_now + h.lease_ms, h.cancel from leased h;
 end $holdfast$;
 `

@@ -13,6 +13,17 @@
 //   enqueued again, and a requeue enqueues none. So a done job is requeued within its window, and after its window as well.
 //
 // The dry run calls `requeue_blocks` alone, which takes no lock.
+//
+// WHAT IS BUSY. An open transaction, also one of an application, may have what a job needs: it has enqueued with the dedup key,
+// under the id of the job, or with the first job of the lane. A transaction that waits for it here would keep the locks of its
+// batches and jobs meanwhile, and every key that it has taken already. So sweeps would wait behind the batch; and if the
+// application enqueues with one of these keys next, there would be a deadlock, of which the application may be the victim. So
+// nothing here is waited for longer than 20 ms (`lock_timeout`, as for enqueues). Then the whole transaction is undone, and:
+//
+// - a requeue of one job waits without a connection and without locks, and is made again (`lock-polls.ts`);
+// - a requeue of many makes its step smaller, until the jobs that are busy are found. It leaves them out (`change-all.ts`);
+// - a retry of what failed in a batch does the same, and waits for the busy items in the end. In a sweep it leaves them to a
+//   later sweep (`../../batch/chores.ts`).
 
 import { uncountDeaths } from './error-groups.ts'
 
@@ -87,6 +98,7 @@ end $holdfast$;
 -- need an admission.
 create function holdfast.revive(p_jobs jsonb, p_now bigint, out blocked jsonb, out limit_keys jsonb) language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+set lock_timeout = '20ms' -- see WHAT IS BUSY
 as $holdfast$
 declare
   v_ids uuid[];
@@ -189,11 +201,11 @@ begin
   ),
   begun as (
     insert into holdfast.job (seq, ord, ready_xid, is_held, is_item, run_at, created_at, id, lane, max_attempts, timeout_ms,
-      dedup_key, dedup_scope, idempotency_key, past, limit_key, headers, payload, labels)
+      dedup_key, dedup_scope, idempotency_key, past, limit_key, headers, payload, labels, parent, parent_seq, has_journal, has_mail)
     select n.seq, case when n.next_key is null then n.number else holdfast.waiting_ord(n.priority, false, n.number) end,
            case when n.next_key is null then pg_current_xact_id() end, n.next_key is not null, n.batch_no is not null, p_now,
            n.created_at, n.id, l.no, n.max_attempts, n.timeout_ms, n.dedup_key, n.dedup_scope, n.idempotency_key, n.next_past,
-           n.next_key, n.headers, n.payload, n.labels
+           n.next_key, n.headers, n.payload, n.labels, n.parent, n.parent_seq, n.has_journal, n.has_mail
       from numbered n
      cross join lateral (
        select o.no from holdfast.lane o

@@ -11,17 +11,20 @@
 // NO SLOT IS LOST. Each deleted job with a limit key is handed to `admit_next`, which gives the slot to a held job or inserts
 // an event list. The client asks for the admission of the event lists that are answered. If it dies, the sweep takes them.
 
+import { endOf, isFollowed } from './ends.ts'
+
 /** Stores jobs that are done: rows `gone` with their number (turn), claim, and the number (i) of their lane. */
 const storeDone = `
     kept as (
       insert into holdfast.ended (seq, finished_at, keep_until, retention_class, run_at, created_at, id, queue, priority, state,
         attempts, max_attempts, attempt, started_at, worker, ending, timeout_ms, start_before, dedup_key, dedup_scope,
-        idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, labels)
+        idempotency_key, batch, cancel, past, limit_key, annotations, headers, payload, result, labels, parent, parent_seq,
+        has_journal, has_mail)
       select g.seq, v_now, v_keep_until[g.i], v_retention_class[g.i], g.run_at, g.created_at, g.id, v_queues[g.i],
              v_priorities[g.i], 'done', g.attempts + 1, g.max_attempts, g.attempts + 1, v_started[g.claim],
              v_workers[g.claim], 'done', g.timeout_ms, g.start_before, g.dedup_key, g.dedup_scope, g.idempotency_key,
              nullif(v_batches[g.i], 0), g.cancel, g.past, g.limit_key, p_annotations[g.turn], g.headers, g.payload,
-             p_results[g.turn], g.labels
+             p_results[g.turn], g.labels, g.parent, g.parent_seq, g.has_journal, g.has_mail
         from gone g
        where v_keep_until[g.i] > v_now
     )${countDone()}`
@@ -33,6 +36,12 @@ function countDone(): string {
   const holdsKey = `filter (where g.dedup_scope in ('live', 'waiting'))`
   const leaves = 'filter (where g.limit_key is not null)'
   const dropsLabels = 'filter (where g.labels is not null and v_keep_until[g.i] <= v_now)'
+  const follows = `filter (where v_noticed[g.i] or ${isFollowed('g')})`
+  const end = endOf('g', {
+    ...{ queue: 'v_queues[g.i]', state: `'done'`, attempts: 'g.attempts + 1', result: 'p_results[g.turn]' },
+    ...{ annotations: 'p_annotations[g.turn]', payload: 'case when v_noticed[g.i] then g.payload end' },
+    ...{ labels: 'case when v_noticed[g.i] then g.labels end', kept: 'v_keep_until[g.i] > v_now' },
+  })
   const freesKey = 'filter (where g.idempotency_key is not null and v_keep_until[g.i] <= v_now)'
   return `,
     counted as (
@@ -54,9 +63,9 @@ function countDone(): string {
            array_agg(g.seq) ${holdsKey}, array_agg(v_queues[g.i]) ${freesKey}, array_agg(g.idempotency_key) ${freesKey},
            array_agg(g.seq) ${freesKey}, array_agg(v_batches[g.i]),
            array_agg(g.limit_key) ${leaves}, array_agg(g.i) ${leaves}, array_agg(g.seq) ${dropsLabels},
-           array_agg(g.labels) ${dropsLabels}
+           array_agg(g.labels) ${dropsLabels}, jsonb_agg(${end}) ${follows}
       into v_gone, v_dedup_queues, v_dedup_keys, v_dedup_seqs, v_once_queues, v_once_keys, v_once_seqs, v_items, v_limit_keys, v_through,
-           v_labelled, v_labels
+           v_labelled, v_labels, v_ends
       from gone g;`
 }
 
@@ -77,6 +86,11 @@ const freeKeys = `
     if v_labels is not null then
       perform holdfast.drop_labels(v_labelled, v_labels);
     end if;
+    if v_ends is not null then
+      v_followed := holdfast.follow_ends(v_ends, v_now);
+      v_wakes := v_wakes || coalesce(v_followed -> 'wakes', '[]');
+      v_notices := v_notices || coalesce(v_followed -> 'notices', '[]');
+    end if;
     if v_once_keys is not null then
       delete from holdfast.idempotency i
        where i.ctid = any (array(
@@ -93,7 +107,7 @@ const numbered = `p_starts[v_stretch] + (j.ord - p_firsts[v_stretch])::int as tu
 export const settleDone = `
 -- Jobs that are done and have no effects, as one set. Answers (null: nothing of it) which of them, by number, were not under
 -- their leases any more; which event lists need an admission; which batches must be looked at; which queues have ready jobs
--- now; and which queues have a limit, so that others of their jobs may start now.
+-- now; which queues have a limit, so that others of their jobs may start now; and what is to be delivered (\`follow_ends\`).
 create function holdfast.settle_done(p_flush uuid, p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[],
   p_firsts bigint[], p_lasts bigint[], p_starts int[], p_results text[], p_annotations text[], p_now bigint)
 returns text language plpgsql
@@ -129,6 +143,11 @@ declare
   v_once_seqs bigint[];
   v_labelled bigint[]; -- the deleted jobs with labels that are not kept
   v_labels jsonb[];
+  v_noticed boolean[]; -- the queue of each lane has an \`onEnd\` queue
+  v_ends jsonb; -- the deleted jobs of which something follows
+  v_followed jsonb;
+  v_wakes jsonb := '[]';
+  v_notices jsonb := '[]';
   v_items int[]; -- the batches of the deleted jobs
   v_limit_keys text[];
   v_left text[]; -- the limit keys of all deleted jobs
@@ -144,10 +163,10 @@ begin
     from unnest(p_tokens) with ordinality t(token, turn)
     left join lateral (select worker, started_at from holdfast.lease where token = t.token limit 1) l on true;
   select array_agg(l.no), array_agg(l.queue), array_agg(l.priority), array_agg(holdfast.keep_until(q.retain_done_ms, v_now)),
-         array_agg(holdfast.retention_class(q.retain_done_ms)), array_agg(l.batch),
+         array_agg(holdfast.retention_class(q.retain_done_ms)), array_agg(l.batch), array_agg(q.on_end is not null),
          array_agg(distinct q.name) filter (where q.max_running is not null or exists (
            select from holdfast.batch b where b.no = nullif(l.batch, 0) and b.concurrency is not null))
-    into v_lanes, v_queues, v_priorities, v_keep_until, v_retention_class, v_batches, v_limited
+    into v_lanes, v_queues, v_priorities, v_keep_until, v_retention_class, v_batches, v_noticed, v_limited
     from holdfast.lane l cross join lateral (select * from holdfast.queue where no = l.queue offset 0) q
    where l.no = any (array(select distinct u.lane & ~1 from unnest(p_lanes) u(lane)));
 
@@ -163,7 +182,8 @@ begin
     else
       with gone as (
         delete from holdfast.job j where ${ofStretch}
-        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, j.limit_key, j.labels, ${numbered}
+        returning j.id, j.seq, j.dedup_key, j.dedup_scope, j.idempotency_key, j.limit_key, j.labels, j.attempts, j.payload, j.parent,
+          j.parent_seq, j.has_journal, j.has_mail, ${numbered}
       ),${dropDone}
     end if;${freeKeys}
   end loop;
@@ -199,9 +219,10 @@ begin
     v_handed := holdfast.admit_next(v_left, array(select v_queues[i] from unnest(v_left_i) i), v_now);
   end if;
   v_batches := array(select distinct u from unnest(v_batches) u where u > 0);
-  if v_lost is not null or v_limited is not null or v_handed is not null or cardinality(v_batches) > 0 then
+  if v_lost is not null or v_limited is not null or v_handed is not null or cardinality(v_batches) > 0
+     or v_wakes <> '[]' or v_notices <> '[]' then
     v_answer := jsonb_build_object('lost', v_lost, 'lists', v_handed -> 'lists', 'ready', v_handed -> 'ready',
-      'batches', to_jsonb(v_batches), 'limited', v_limited)::text;
+      'batches', to_jsonb(v_batches), 'limited', v_limited, 'wakes', v_wakes, 'notices', v_notices)::text;
   end if;
   perform holdfast.record_flush(p_flush, v_now, v_answer);
   return v_answer;

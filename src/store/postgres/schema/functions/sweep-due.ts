@@ -75,6 +75,18 @@ export const dueLooks = {
     part: 'pending_limit_events',
     isDue: 'exists (select from holdfast.queue q where q.lowering is not null)',
   },
+  'wake events': {
+    part: 'pending_wakes',
+    isDue: 'exists (select from holdfast.wake_event e where e.xid >= p_ends)',
+  },
+  'notices of ends': {
+    part: 'pending_notices',
+    isDue: 'exists (select from holdfast.end_notice e where e.xid >= p_ends)',
+  },
+  'messages under keys': {
+    part: 'prune',
+    isDue: 'exists (select from holdfast.message m where m.expires_at <= v_now)',
+  },
   'batches with chores': {
     part: 'batch',
     isDue: `exists (select from holdfast.batch b
@@ -112,8 +124,8 @@ export const partsWithoutLook: readonly string[] = [
   'prune_progress',
   'make_partitions',
   'drop_partition',
-  'labelled_partition',
-  'forget_labels',
+  'partition_to_clear',
+  'clear_partition',
 ]
 
 /** Tables from which `prune` deletes without a look: old flushes wait for a sweep made in any case, keys go with their jobs. */
@@ -125,9 +137,10 @@ const conditions = looks.flatMap(({ isDue }) => (isDue === undefined ? [] : [isD
 
 export const sweepDue = `
 -- The time, whether something is to be swept, and otherwise when something is due before p_horizon_ms from now. p_limits is the
--- transaction from which on limit events are looked for. Then queues with ready jobs, as { name: jobs }, and a mark of the
+-- transaction from which on limit events are looked for, and p_ends the same for wake events and notices of ends. Then queues with ready jobs, as { name: jobs }, and a mark of the
 -- entries whose keys begin with p_prefix.
-create function holdfast.sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms int, p_prefix text)
+create function holdfast.sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms int, p_prefix text,
+  p_ends xid8 default '0')
 returns table (now bigint, is_due boolean, next_due bigint, ready jsonb, mark text) language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$

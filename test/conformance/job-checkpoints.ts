@@ -4,8 +4,8 @@ import { describe, test } from 'node:test'
 import { claimOne, heard, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
-export function checkpointTests(inWorld: InWorld): void {
-  describe('checkpoints', () => {
+export function jobCheckpointTests(inWorld: InWorld): void {
+  describe('checkpoints of jobs', () => {
     test(
       'a handler writes effects while its job runs, each set whole or not at all, and goes on',
       inWorld(async ({ holdfast }) => {

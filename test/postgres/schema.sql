@@ -1,6 +1,6 @@
 await_key (
-  key text collate "C" not null,
-  name text collate "C" not null,
+  key text collate "C" not null without statistics,
+  name text collate "C" not null without statistics,
   seq bigint not null,
   id uuid not null
 ) with autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
@@ -86,7 +86,7 @@ end_notice (
   no bigint not null,
   xid xid8 not null,
   at bigint not null,
-  job text not null
+  job text not null without statistics
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 ended (
   seq bigint not null,
@@ -120,8 +120,8 @@ ended (
   result text without statistics,
   error text without statistics,
   error_group text collate "C",
-  labels jsonb,
-  parent text,
+  labels jsonb without statistics,
+  parent text without statistics,
   parent_seq bigint,
   has_journal boolean not null default false,
   has_mail boolean not null default false
@@ -158,8 +158,8 @@ ended_rest (
   result text without statistics,
   error text without statistics,
   error_group text collate "C",
-  labels jsonb,
-  parent text,
+  labels jsonb without statistics,
+  parent text without statistics,
   parent_seq bigint,
   has_journal boolean not null default false,
   has_mail boolean not null default false
@@ -225,10 +225,10 @@ job (
   is_item boolean not null default false,
   limit_key text collate "C" without statistics,
   line_ord bigint,
-  headers text,
-  payload text not null,
-  labels jsonb,
-  parent text,
+  headers text without statistics,
+  payload text not null without statistics,
+  labels jsonb without statistics,
+  parent text without statistics,
   parent_seq bigint,
   has_journal boolean not null default false,
   has_mail boolean not null default false,
@@ -238,7 +238,7 @@ journal (
   seq bigint not null,
   no bigint not null,
   id uuid not null,
-  partial text
+  partial text without statistics
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 kv (
   key text collate "C" not null without statistics,
@@ -332,10 +332,10 @@ limit_usage (
 message (
   no bigint not null,
   seq bigint,
-  key text collate "C",
-  name text collate "C" not null,
+  key text collate "C" without statistics,
+  name text collate "C" not null without statistics,
   child uuid,
-  value text not null,
+  value text not null without statistics,
   at bigint not null,
   expires_at bigint,
   ttl_ms bigint
@@ -402,9 +402,9 @@ queue (
 record (
   seq bigint not null,
   no integer not null,
-  step text collate "C" not null,
+  step text collate "C" not null without statistics,
   part integer not null,
-  body text not null
+  body text not null without statistics
 ) with autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_cost_delay=0;
 tally (
   xid xid8 not null,
@@ -432,8 +432,8 @@ wake_event (
   at bigint not null,
   id uuid,
   seq bigint,
-  key text collate "C",
-  name text collate "C",
+  key text collate "C" without statistics,
+  name text collate "C" without statistics,
   if_waiting boolean not null default false
 ) with autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000, autovacuum_vacuum_cost_delay=0;
 watch_log (

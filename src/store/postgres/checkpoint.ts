@@ -12,6 +12,7 @@
 
 import { randomUUID } from 'node:crypto'
 import { isRefused, type Refused } from '../../errors.ts'
+import { hasWrites } from '../../job/journal.ts'
 import type { CheckpointAnswer, CheckpointRequest, Enqueued } from '../store.ts'
 import { list } from './connection/columns.ts'
 import { isDataError } from './connection/data-error.ts'
@@ -30,7 +31,7 @@ export async function checkpoint(
   token: string = randomUUID(),
 ): Promise<AnswerOrPromise[]> {
   const areDistinct = requests.length < 2 || !leaseColumns(requests).haveDuplicates
-  const isPlain = ({ effects }: CheckpointRequest) => effects === null && areDistinct
+  const isPlain = ({ effects, journal }: CheckpointRequest) => effects === null && hasWrites(journal) && areDistinct
   const plain = requests.filter(isPlain)
   const rest = requests.filter((request) => !isPlain(request))
   const made: AnswerOrPromise[] = rest.length > 0 ? await makeInTurn(checking, context, rest, token) : []

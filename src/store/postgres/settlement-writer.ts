@@ -5,6 +5,7 @@
 import { isRefused, type Refused } from '../../errors.ts'
 import { type DroppedNotice, deathNotice, droppedNoticeError, effectError, isNoticeDropped } from '../../job/death.ts'
 import { jobError } from '../../job/error.ts'
+import { hasWrites } from '../../job/journal.ts'
 import { decodeLabels } from '../../job/labels.ts'
 import type { Costs, EffectSet, JobState, KvWrite, NewJob, SqlEffect } from '../../job/record.ts'
 import {
@@ -155,7 +156,8 @@ export class SettlementWriter {
     { journal, effects, startsOver }: CheckpointRequest,
   ): Promise<readonly Enqueued[] | Refused> {
     return this.#attempt(async () => {
-      const [refused] = await writeJournals(this.#tx, [{ ...job, journal, startsOver }])
+      const isWritten = hasWrites(journal) || startsOver // a job without a journal stays without one
+      const [refused] = isWritten ? await writeJournals(this.#tx, [{ ...job, journal, startsOver }]) : []
       if (refused) throw new Refusal(refused)
       return effects ? await this.apply([effects], job) : []
     })

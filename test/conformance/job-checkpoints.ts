@@ -5,7 +5,7 @@ import { claimOne, heard, readJob, rejects, stateOf } from './expect.ts'
 import type { InWorld } from './world.ts'
 
 export function jobCheckpointTests(inWorld: InWorld): void {
-  describe('checkpoints of a job', () => {
+  describe('checkpoints of jobs', () => {
     test(
       'a handler writes effects while its job runs, each set whole or not at all, and goes on',
       inWorld(async ({ holdfast }) => {

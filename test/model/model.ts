@@ -703,6 +703,15 @@ export class Model {
     return answer
   }
 
+  /** With late admission, freed slots are used when the call ends; otherwise after each request. */
+  #each<Request, Answer>(requests: readonly Request[], work: (request: Request) => Answer, oracle: Oracle): Answer[] {
+    const answers = requests.map((request) => {
+      const answer = work(request)
+      return this.admitsLate ? answer : this.#endCall(answer, oracle)
+    })
+    return this.#endCall(answers, oracle)
+  }
+
   #admitMarked(): void {
     for (const { queue, key: limitKey } of [...this.state.keysToAdmit]) this.#admit({ queue, limitKey })
   }
@@ -1049,8 +1058,7 @@ export class Model {
   // Checkpoints and signals
 
   checkpoint(requests: readonly CheckpointRequest[], oracle: Oracle): CheckpointAnswer[] {
-    const answers = requests.map((request) => this.#checkpointOne(request))
-    return this.#endCall(answers, oracle)
+    return this.#each(requests, (request) => this.#checkpointOne(request), oracle)
   }
 
   #checkpointOne(request: CheckpointRequest): CheckpointAnswer {
@@ -1075,8 +1083,7 @@ export class Model {
   }
 
   signal(requests: readonly SignalRequest[], oracle: Oracle): ModelSignalAnswer[] {
-    const answers = requests.map((request) => this.#signalOne(request))
-    return this.#endCall(answers, oracle)
+    return this.#each(requests, (request) => this.#signalOne(request), oracle)
   }
 
   #signalOne({ to, name, value, ttlMs }: SignalRequest): ModelSignalAnswer {
@@ -1477,8 +1484,8 @@ export class Model {
   // By hand: cancel, requeue
 
   cancel(requests: readonly CancelRequest[], oracle: Oracle): CancelAnswer[] {
-    const answers = requests.map(({ id, effects }) => this.#atomically(() => this.#cancelOne(id, effects, oracle)))
-    return this.#endCall(answers, oracle)
+    const cancel = ({ id, effects }: CancelRequest) => this.#atomically(() => this.#cancelOne(id, effects, oracle))
+    return this.#each(requests, cancel, oracle)
   }
 
   #cancelOne(id: string, effects: EffectSet | null, oracle: Oracle): CancelAnswer {
@@ -1502,25 +1509,23 @@ export class Model {
   }
 
   alter(requests: readonly AlterRequest[], oracle: Oracle): AlterAnswer[] {
-    return this.#endCall(this.#alterAll(requests, oracle), oracle)
+    return this.#each(requests, (request) => this.#alterOne(request, oracle), oracle)
   }
 
-  #alterAll(requests: readonly AlterRequest[], oracle: Oracle): AlterAnswer[] {
-    return requests.map((request) => {
-      const job = this.find(request.id)
-      if (!job) return no('JOB_NOT_FOUND')
-      if (request.as === 'delete') return this.#delete(job, oracle)
-      if (request.as === 'wake') return this.#wake(job, request.data)
-      if (!isWaiting(job)) return no('INVALID_STATE')
-      if (request.as === 'reschedule' && isTooLate(job, request.runAt)) return no('INVALID_OPTION')
-      if (request.as === 'change') return this.#change(job, request)
-      const { by } = request
-      if (request.as === 'reschedule') {
-        this.#record(job, { as: 'rescheduled', by })
-        this.#wait(job, Math.max(request.runAt, this.state.now), false)
-      } else if (request.priority !== job.priority) this.#reprioritise(job, request.priority, by)
-      return { state: job.state }
-    })
+  #alterOne(request: AlterRequest, oracle: Oracle): AlterAnswer {
+    const job = this.find(request.id)
+    if (!job) return no('JOB_NOT_FOUND')
+    if (request.as === 'delete') return this.#delete(job, oracle)
+    if (request.as === 'wake') return this.#wake(job, request.data)
+    if (!isWaiting(job)) return no('INVALID_STATE')
+    if (request.as === 'reschedule' && isTooLate(job, request.runAt)) return no('INVALID_OPTION')
+    if (request.as === 'change') return this.#change(job, request)
+    const { by } = request
+    if (request.as === 'reschedule') {
+      this.#record(job, { as: 'rescheduled', by })
+      this.#wait(job, Math.max(request.runAt, this.state.now), false)
+    } else if (request.priority !== job.priority) this.#reprioritise(job, request.priority, by)
+    return { state: job.state }
   }
 
   #reprioritise(job: ModelJob, priority: number, by: string | null): void {

@@ -153,6 +153,20 @@ export const stories: Readonly<Record<string, readonly Step[]>> = {
     ...['a', 'b', 'c'].map((queue) => enqueue({ queue, limitKey: 't1' })),
   ],
 
+  'a slot that one request of a call frees is used before the next request of the call': [
+    { ...define(10_000), keyLimit: { concurrency: 1, starts: null } },
+    enqueue({ delayMs: 5_000 }),
+    enqueue({ limitKey: 't1' }),
+    enqueue({ limitKey: 't1' }),
+    {
+      do: 'alter',
+      alterations: [
+        { job: { among: 'waiting', nth: 1 }, as: 'delete' },
+        { job: { among: 'scheduled', nth: 0 }, as: 'reschedule', inMs: 0 },
+      ],
+    },
+  ],
+
   'a child and its parked parent are deleted in one step: the end of the child wakes the parent, which is then deleted':
     [
       enqueue({ queue: 'b' }),

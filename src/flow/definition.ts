@@ -1,5 +1,5 @@
-// A flow's definition: a queue's definition with the function that its runs execute. It needs no connection, so the processes that
-// start runs and those that execute them can share it.
+// A flow's definition: a queue's definition with the function that its runs execute. It needs no connection, so the processes
+// that start runs and those that execute them can share it.
 
 import type { StandardSchemaV1 } from '@standard-schema/spec'
 import { HoldfastError } from '../errors.ts'

@@ -1,4 +1,5 @@
-// The handle that a flow's function gets. Each call has a name; what it has recorded under that name is found by later executions.
+// The handle that a flow's function gets. Each call has a name; what it has recorded under that name is found by later
+// executions.
 
 import { HoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'

@@ -40,8 +40,8 @@ export class StepContext {
   }
 
   /**
-   * Stages one statement on your own tables: `` sql`update documents set pages = ${pages}` ``. Its values become parameters. It is
-   * run in the transaction that records the outcome.
+   * Stages one statement on your own tables: `` sql`update documents set pages = ${pages}` ``. Its values become parameters. It
+   * is run in the transaction that records the outcome.
    */
   readonly sql = (texts: TemplateStringsArray, ...values: readonly unknown[]): void => {
     this.effects.sql(toStatement(texts, values))

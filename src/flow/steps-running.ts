@@ -1,5 +1,5 @@
-// The steps of one execution that are in flight. A step is in flight from its first attempt until its outcome is handed over, also
-// while it waits to be repeated. It runs while its function does.
+// The steps of one execution that are in flight. A step is in flight from its first attempt until its outcome is handed over,
+// also while it waits to be repeated. It runs while its function does.
 
 /** An attempt whose function runs. */
 export interface RunningAttempt {

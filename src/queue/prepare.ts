@@ -195,8 +195,9 @@ function hash(text: string): string {
 }
 
 /**
- * The schema's output, or INVALID_PAYLOAD with its issues. `what` is `payload`, `result` or another word for the value. A promise only if the schema is asynchronous. What the schema answers
- * is not trusted: an answer that is neither a value nor issues is an error of the schema, as if it had thrown.
+ * The schema's output, or INVALID_PAYLOAD with its issues. `what` is `payload`, `result` or another word for the value. A promise
+ * only if the schema is asynchronous. What the schema answers is not trusted: an answer that is neither a value nor issues is an
+ * error of the schema, as if it had thrown.
  */
 export function validate(
   schema: StandardSchemaV1,

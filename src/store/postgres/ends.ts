@@ -67,8 +67,8 @@ export async function makeFirst(tx: PgTransaction, ids: readonly string[]): Prom
 }
 
 /**
- * Enqueues end notices, and removes them, in one transaction. Its commit does not wait for the disk: if it is lost, the notices are
- * there again. If a lane of theirs is busy, all of them are left to the sweep. Answers whether they were enqueued.
+ * Enqueues end notices, and removes them, in one transaction. Its commit does not wait for the disk: if it is lost, the notices
+ * are there again. If a lane of theirs is busy, all of them are left to the sweep. Answers whether they were enqueued.
  */
 export async function enqueueNotices(context: StoreContext, nos: readonly number[]): Promise<boolean> {
   const { db, lanes } = context

@@ -526,8 +526,8 @@ export class Sweeps {
   }
 
   /**
-   * Delivers messages and enqueues notices of ends that are left over: those of callers' own transactions, of jobs whose rows were
-   * locked, and of processes that died after their commit. `tookAll`: all that this call has read, and there was no more.
+   * Delivers messages and enqueues notices of ends that are left over: those of callers' own transactions, of jobs whose rows
+   * were locked, and of processes that died after their commit. `tookAll`: all that this call has read, and there was no more.
    */
   async deliver(
     max = limitEventsMin,
@@ -549,7 +549,9 @@ export class Sweeps {
     return { woken: delivered.jobs, tookAll: areAll }
   }
 
-  /** `left`: some wait for a busy lane, or were refused. A notice that the database refuses is enqueued by no later sweep either. */
+  /**
+   * `left`: some wait for a busy lane, or were refused. A notice that the database refuses is enqueued by no later sweep either.
+   */
   async #enqueueNotices(from: string, max: number, refused: Refused[]): Promise<'all' | 'more' | 'left'> {
     const [row] = await this.#db.query('select * from holdfast.pending_notices($1::text::xid8, $2)', [from, max])
     const nos = JSON.parse(row?.[0] ?? '[]') as number[]

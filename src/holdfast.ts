@@ -18,7 +18,7 @@ import type { Watch, WatchFilter } from './client/watch.ts'
 import { HoldfastError, toError } from './errors.ts'
 import type { AnyListener, EventName, Listener } from './events.ts'
 import { type AnyFlow, type FlowDefinition, isFlow, type SignalIn, type SignalName } from './flow/definition.ts'
-import type { FollowOptions, SendOptions } from './flow/flows.ts'
+import type { FlowInfo, FollowOptions, SendOptions } from './flow/flows.ts'
 import type { FlowStatus } from './flow/status.ts'
 import { checkInboxName, checkJobId } from './job/names.ts'
 import type { IncludedPart, JobState } from './job/record.ts'
@@ -172,6 +172,11 @@ export class Holdfast {
   ): Promise<FlowStatus<ResultOut, Partial>> {
     checkFlow(flow)
     return this.#parts.flows.status(id) as Promise<FlowStatus<ResultOut, Partial>>
+  }
+
+  /** The flows of this store: queues whose stored definition was made by `defineFlow`. */
+  flows(): Promise<FlowInfo[]> {
+    return this.#parts.flows.list()
   }
 
   // ── Look at jobs ──

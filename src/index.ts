@@ -47,7 +47,7 @@ export {
   type SignalSchemas,
 } from './flow/definition.ts'
 export type { AwaitOptions, ChildOptions, Flow, PublishOptions, Step } from './flow/flow.ts'
-export type { FollowOptions, SendOptions } from './flow/flows.ts'
+export type { FlowInfo, FollowOptions, SendOptions } from './flow/flows.ts'
 export type { ChildStatus, FlowState, FlowStatus, StepState, StepStatus } from './flow/status.ts'
 export type { StepDefaults, StepOptions } from './flow/step-options.ts'
 export type { DoneOptions, EndOptions, EndWebhook, FlowVerdict } from './flow/verdict.ts'

@@ -15,6 +15,7 @@ import { deleteQueue } from './delete-queue.ts'
 import { doctor } from './doctor.ts'
 import { enqueue } from './enqueue.ts'
 import { explain } from './explain.ts'
+import { flow } from './flow.ts'
 import { gate } from './gate.ts'
 import { commandHelp, globalOptions, helpText } from './help.ts'
 import { inbox } from './inbox.ts'
@@ -60,7 +61,7 @@ const commands: readonly Command[] = [
     deleteJob,
     deleteQueue,
   ],
-  ...[batch, inbox, workers, releaseWorker, watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
+  ...[flow, batch, inbox, workers, releaseWorker, watch, sweep, doctor, schedules, schedule, gate, kv, migrate],
 ]
 
 // The reader of standard output may close it early: `holdfast jobs | head`.
@@ -144,9 +145,13 @@ function parse(args: readonly string[], command: Command): { values: Record<stri
 }
 
 function operandCount({ operands }: Command): { min: number; max: number } {
-  if (operands.includes('|')) return { min: 1, max: 3 }
+  if (operands.includes('|')) return { min: 1, max: Math.max(3, ...operands.split(' | ').map(wordsIn)) }
   const min = operands.match(/<\w+>/g)?.length ?? 0
   return { min, max: min + (operands.match(/\[\w+\]/g)?.length ?? 0) }
+}
+
+function wordsIn(form: string): number {
+  return form.split(' ').length
 }
 
 function parserOptions(options: Command['options']): ParseArgsOptionsConfig {

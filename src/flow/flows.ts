@@ -6,24 +6,30 @@ import { resultOf } from '../client/requests.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds, defaults } from '../job/bounds.ts'
 import { type EncodeRule, encodeJson } from '../job/codec.ts'
-import type { StepRecord } from '../job/journal.ts'
 import { checkJobId, checkKey, checkOptions, checkSignal } from '../job/names.ts'
 import type { JobOutcome } from '../job/record.ts'
 import { validate } from '../queue/prepare.ts'
 import { pause, type Timers } from '../runtime/clock.ts'
 import { type Duration, show, toMs } from '../runtime/duration.ts'
 import { notFound } from '../store/refusals.ts'
-import type { Journal, SignalAnswer, SignalRequest, SignalTarget, Store } from '../store/store.ts'
+import type { SignalAnswer, SignalRequest, SignalTarget, Store } from '../store/store.ts'
 import type { AnyFlow } from './definition.ts'
 import { checkSignalName } from './flow.ts'
 import { readPartial } from './partials.ts'
-import { type ChildStatus, childrenIn, type FlowStatus, toStatus } from './status.ts'
+import type { FlowStatus } from './status.ts'
+import { readStatus } from './stored-run.ts'
 
 export interface SendOptions {
   /** How long a signal waits under its key; 7 days unless given. One that is sent to a run waits as long as the run. */
   readonly ttl?: Duration
   /** Your own open database transaction to send it in, on stores that can. */
   readonly tx?: object & { readonly totalCount?: never }
+}
+
+export interface FlowInfo {
+  readonly name: string
+  /** The version of its code that a process has stored last. */
+  readonly version: number
 }
 
 export interface FollowOptions {
@@ -45,6 +51,17 @@ export class Flows {
 
   constructor(context: FlowsContext) {
     this.#context = context
+  }
+
+  list(): Promise<FlowInfo[]> {
+    const { calls, store } = this.#context
+    return calls.look(async () => {
+      const stored = await store.definitions(null)
+      const flows = stored.flatMap(({ queue, definition: { flow } }) =>
+        flow === undefined ? [] : { name: queue, version: flow },
+      )
+      return flows.toSorted((a, b) => (a.name < b.name ? -1 : 1))
+    })
   }
 
   async signal(
@@ -100,12 +117,7 @@ export class Flows {
     return calls.look(async () => {
       const job = await store.job(checkJobId(id))
       if (job === null) throw toError(notFound(id))
-      const { records, partial } = await this.#readJournal(job.id)
-      const children = childrenIn(records)
-      const states = new Map(
-        await Promise.all(children.map(async (child) => [child, await this.#stateOf(child)] as const)),
-      )
-      return toStatus({ job, records, partial, childState: (child) => states.get(child) ?? null })
+      return readStatus(store, job)
     })
   }
 
@@ -117,25 +129,6 @@ export class Flows {
       const journal = await store.journal({ id, after: bounds.recordsMax })
       return { outcome, partial: journal?.partial ?? null }
     })
-  }
-
-  async #readJournal(
-    id: string,
-  ): Promise<{ readonly records: readonly StepRecord[]; readonly partial: string | null }> {
-    const records: StepRecord[] = []
-    let journal: Journal | null = null
-    let after: number | null = null
-    do {
-      journal = await this.#context.store.journal({ id, after })
-      records.push(...(journal?.records ?? []))
-      after = journal?.next ?? null
-    } while (after !== null)
-    return { records, partial: journal?.partial ?? null }
-  }
-
-  async #stateOf(child: string): Promise<ChildStatus['state']> {
-    const [outcome] = await this.#context.store.outcomes([child])
-    return outcome === 'live' ? 'live' : (outcome?.state ?? null)
   }
 
   async #send(request: SignalRequest, tx: unknown): Promise<SignalAnswer> {

@@ -95,7 +95,7 @@ export function isEnded({ state }: Pick<JobRecord, 'state'>): boolean {
   return state === 'done' || state === 'dead' || state === 'cancelled'
 }
 
-function stateOf({ state, error }: Pick<JobRecord, 'state' | 'error'>): FlowState {
+export function stateOf({ state, error }: Pick<JobRecord, 'state' | 'error'>): FlowState {
   if (state === 'done') return error === null ? 'succeeded' : 'failed'
   if (state === 'running' || state === 'cancelled' || state === 'dead') return state
   return 'waiting'

@@ -38,7 +38,7 @@ interface Wait {
 
 const lookMs = 1_000
 /** A run that waits without an end looks at itself so often. */
-const parkMaxMs = 10 * 366 * 86_400_000
+export const parkMaxMs = 10 * 366 * 86_400_000
 
 export class Waits {
   readonly #execution: Execution

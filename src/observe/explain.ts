@@ -2,7 +2,7 @@
 // order in which reasons must be removed:
 //
 // 1. The job has ended, or runs.
-// 2. It is offered in an inbox, or waits for a time.
+// 2. It is offered in an inbox, or waits for a time. A flow run waits for what its steps wait for.
 // 3. Its queue or its batch is paused, or its batch was cancelled.
 // 4. A limit is reached.
 // 5. No worker takes jobs of its queue.
@@ -16,6 +16,7 @@ import type { Attempt, JobError, JobState, Limit } from '../job/record.ts'
 import { span } from '../runtime/duration.ts'
 import type { JobBlockers, KeyBlockers, Store } from '../store/store.ts'
 import { readWorkers, type WorkerInfo } from '../worker/presence.ts'
+import { type FlowWait, waitingRun, waitsOf } from './explain-flow.ts'
 
 export type Why =
   | 'done'
@@ -24,6 +25,10 @@ export type Why =
   | 'running'
   | 'offered'
   | 'scheduled'
+  | 'sleeping'
+  | 'awaiting-signal'
+  | 'awaiting-child'
+  | 'step-retry'
   | 'queue-paused'
   | 'batch-paused'
   | 'batch-cancelled'
@@ -63,6 +68,15 @@ export interface ExplanationFacts {
   readonly error?: JobError | null
   readonly cancelRequested?: boolean
   readonly attempts?: number
+  /** The step of a flow run that waits; of several, the one whose wait ends first. */
+  readonly step?: string
+  /** All steps that wait, if there are several. */
+  readonly steps?: readonly string[]
+  /** The signal that it waits for, and the key that the signal is sent to. */
+  readonly signal?: string
+  readonly key?: string
+  /** The child that it waits for. */
+  readonly child?: string
 }
 
 export interface Explanation {
@@ -77,7 +91,9 @@ export interface Explanation {
 /** Null: there is no such job. */
 export async function explainJob(store: Store, id: string): Promise<Explanation | null> {
   const [blockers, workers] = await Promise.all([store.blockers(id), readWorkers(store)])
-  return blockers && explain(blockers, workers, await offerOf(store, blockers.job))
+  if (blockers === null) return null
+  const [offer, waits] = await Promise.all([offerOf(store, blockers.job), waitsOf(store, blockers.job)])
+  return explain(blockers, workers, { offer, waits })
 }
 
 /** An offer that can be accepted now. */
@@ -94,17 +110,27 @@ async function offerOf(store: Store, { id, state, history }: JobBlockers['job'])
   return entry && readOffered(inbox, key, entry.value) && { inbox, expiresAt: entry.expiresAt }
 }
 
-type Reason = Pick<Explanation, 'why' | 'sentence' | 'facts'>
+export type Reason = Pick<Explanation, 'why' | 'sentence' | 'facts'>
+
+interface Waiting {
+  readonly offer?: StandingOffer | null
+  /** Of a flow run. */
+  readonly waits?: readonly FlowWait[]
+}
 
 export function explain(
   blockers: JobBlockers,
   workers: readonly WorkerInfo[],
-  offer: StandingOffer | null = null,
+  { offer = null, waits = [] }: Waiting = {},
 ): Explanation {
   const { id, queue, state } = blockers.job
   const serving = workers.filter(({ queues }) => queues === null || queues.includes(queue))
   const offered = () => offer && offeredIn(offer, blockers)
-  const reasons = [ended, running, offered, scheduled, pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit]
+  const parked = () => waitingRun(waits, blockers.now)
+  const reasons = [
+    ...[ended, running, offered, parked, scheduled],
+    ...[pausedQueue, stoppedBatch, keyLimit, queueLimit, batchLimit],
+  ]
   const reason = reasons.reduce<Reason | null>((found, reasonOf) => found ?? reasonOf(blockers), null)
   return { id, queue, state, ...(reason ?? waiting(blockers, serving)) }
 }

@@ -38,6 +38,7 @@ test('help lists every command, and each command has its own help', async () => 
     ...[
       'delete',
       'delete-queue',
+      'flow',
       'batch',
       'inbox',
       'workers',

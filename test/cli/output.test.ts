@@ -56,7 +56,7 @@ test('on 80 columns the longest helps fit, and its sentences wrap at words', asy
   await using world = await setup({ COLUMNS: String(columns) })
   const bare = await world.holdfast()
   for (const line of bare.stderr.split('\n')) assertFits(line, [])
-  const longest = [[], ['batch'], ['jobs'], ['enqueue'], ['limit'], ['migrate']]
+  const longest = [[], ['batch'], ['flow'], ['jobs'], ['enqueue'], ['limit'], ['migrate']]
   const helps = await Promise.all(longest.map((args) => world.holdfast(...args, '--help')))
   for (const { stdout } of helps) {
     const [, examples = ''] = stdout.split('Examples:\n')
@@ -143,7 +143,7 @@ test('a name that every object has is no verb, no command and no option', async 
   await using world = await setup()
   const names = ['constructor', '__proto__']
   const calls = names.flatMap((name) => [
-    ...['batch', 'gate', 'inbox', 'kv', 'schedule'].map((command) => [command, name, 'x']),
+    ...['batch', 'flow', 'gate', 'inbox', 'kv', 'schedule'].map((command) => [command, name, 'x']),
     ...[[name], ['jobs', `--${name}`]],
   ])
   const check = async (args: string[]) => {

@@ -1,6 +1,7 @@
 // `explain`: why a job is not running, as one sentence, with the facts as fields.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { type AnyFlow, defineFlow } from '../../src/flow/definition.ts'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { defineQueue } from '../../src/queue/definition.ts'
 import { numbered } from './batches.ts'
@@ -294,6 +295,8 @@ export function explainTests(inWorld: InWorld): void {
       }),
     )
 
+    flowTests(inWorld)
+
     test(
       'an ended job: done, dead with its last error, cancelled; JOB_NOT_FOUND for an unknown one',
       inWorld(async ({ holdfast, clock }) => {
@@ -319,6 +322,114 @@ export function explainTests(inWorld: InWorld): void {
       }),
     )
   })
+}
+
+function flowTests(inWorld: InWorld): void {
+  const explained = async (holdfast: Holdfast, flow: AnyFlow) => {
+    const parked = heard(holdfast, 'flow.parked')
+    const { id } = await holdfast.start(flow, null)
+    await parked
+    const { why, sentence, facts, state } = await holdfast.explain(id)
+    assert.equal(state, 'scheduled')
+    return { id, why, sentence, facts }
+  }
+
+  test(
+    'a flow run that sleeps: in which step, and until when',
+    inWorld(async ({ holdfast, clock }) => {
+      const flow = defineFlow('flow', {}, (flow) => flow.sleep('cool down', '10m'))
+      const worker = holdfast.work(flow)
+      const { id, why, sentence, facts } = await explained(holdfast, flow)
+      const until = facts.until as Date
+      assert.ok(Math.abs(until.getTime() - clock.now() - 10 * minute) < 5_000)
+      assert.deepEqual([why, facts.step], ['sleeping', 'cool down'])
+      assert.match(sentence, /^It sleeps in step `cool down` until [^,]+, (10|9(\.\d+)?) min.* from now\.$/)
+      assert.ok(sentence.includes(until.toISOString()))
+      await worker.stop()
+      await clock.advance(11 * minute)
+      assert.match((await holdfast.explain(id)).sentence, /, which has passed: the next sweep promotes it\.$/)
+    }),
+  )
+
+  test(
+    'a flow run that waits for a signal: which, of which key, and until when',
+    inWorld(async ({ holdfast }) => {
+      const timed = defineFlow('timed', {}, (flow) => flow.signal('verdict', { timeout: '7d' }))
+      const endless = defineFlow('endless', {}, (flow) => flow.signal('paid', { key: 'order-17' }))
+      await using _ = holdfast.work([[timed], [endless]])
+      const first = await explained(holdfast, timed)
+      assert.match(first.sentence, /^It waits for signal `verdict` until \d{4}-[^,]+Z, [67].* from now\.$/)
+      assert.deepEqual([first.why, first.facts.signal], ['awaiting-signal', 'verdict'])
+      const second = await explained(holdfast, endless)
+      assert.equal(second.sentence, 'It waits for signal `paid` of key `order-17`.')
+      assert.deepEqual([second.facts.key, second.facts.until], ['order-17', undefined])
+    }),
+  )
+
+  test(
+    'a flow run that waits for its child: which one, and the state of the child',
+    inWorld(async ({ holdfast }) => {
+      const flow = defineFlow('flow', {}, (flow) => flow.call('score', 'scoring', 1))
+      await using _ = holdfast.work(flow)
+      const { id, why, sentence, facts } = await explained(holdfast, flow)
+      const { child } = facts
+      const { jobs } = await holdfast.jobs({ queue: 'scoring' })
+      assert.deepEqual([why, child], ['awaiting-child', jobs[0]?.id])
+      assert.equal(sentence, `It waits for its child ${child} of queue scoring (step \`score\`), which is ready.`)
+      const lease = await claimOne(holdfast, 'scoring')
+      assert.match((await holdfast.explain(id)).sentence, /, which is running\.$/)
+      await lease.done()
+    }),
+  )
+
+  test(
+    'a flow run whose step is tried again later: when, and why the last attempt failed',
+    inWorld(async ({ holdfast }) => {
+      const fail = () => Promise.reject(new Error('no luck.'))
+      const flow = defineFlow('flow', {}, (flow) => flow.step('extract', fail, { backoff: { base: '1m', jitter: 0 } }))
+      await using _ = holdfast.work(flow)
+      const { why, sentence, facts } = await explained(holdfast, flow)
+      assert.deepEqual([why, facts.error?.message], ['step-retry', 'no luck.'])
+      assert.match(
+        sentence,
+        /^Step `extract` is tried again at \d{4}-[^,]+Z, .* from now, after attempt 1 failed: no luck\.$/,
+      )
+    }),
+  )
+
+  test(
+    'a flow run with several waits: the one that ends first comes first',
+    inWorld(async ({ holdfast }) => {
+      const flow = defineFlow('flow', {}, (flow) =>
+        Promise.race([flow.signal('verdict'), flow.sleep('late', '2h'), flow.sleep('soon', '1h'), flow.signal('stop')]),
+      )
+      await using _ = holdfast.work(flow)
+      const { sentence, facts } = await explained(holdfast, flow)
+      assert.match(
+        sentence,
+        /^It sleeps in step `soon` until .*; it sleeps in step `late` until .*; it has 1 more wait\.$/,
+      )
+      assert.deepEqual(facts.steps, ['soon', 'late', 'signal:verdict', 'signal:stop'])
+    }),
+  )
+
+  test(
+    'a flow run whose own attempt has failed: when it is tried again',
+    inWorld(async ({ holdfast }) => {
+      const flow = defineFlow('flow', {}, async (flow) => {
+        await flow.step('first', () => 1)
+        throw new Error('no luck')
+      })
+      const failed = heard(holdfast, 'job.retrying')
+      await using _ = holdfast.work(flow)
+      const { id } = await holdfast.start(flow, null)
+      await failed
+      assert.match(
+        (await holdfast.explain(id)).sentence,
+        /^The job is scheduled for .* after attempt 1 failed: no luck\.$/,
+      )
+    }),
+  )
 }
 
 /** Waits until so many workers have written their presence. */

@@ -20,8 +20,8 @@
 // - If there is more than one way to use the slots of keys and batches, the store chooses: `adoptAdmissions`.
 // - A pause makes ready items held again. So does a lowered key limit, for the ready jobs beyond it.
 //
-// JOURNALS (`journal-model.ts`). A message wakes a parked job in the transaction that adds the message. A store may wake it later:
-// `adoptWakes`.
+// JOURNALS (`journal-model.ts`). A message wakes a parked job in the transaction that adds the message. A store may wake it
+// later: `adoptWakes`.
 //
 // BATCHES (`batch-model.ts`). Whether changed items finish their batch, or cause it to be given up, is decided when the call
 // ends.
@@ -786,7 +786,9 @@ export class Model {
     }
   }
 
-  /** Removed at once, with all ended and waiting items. Running items are deleted when they end. A waiting item ends as cancelled. */
+  /**
+   * Removed at once, with all ended and waiting items. Running items are deleted when they end. A waiting item ends as cancelled.
+   */
   #deleteBatch(batch: ModelBatch, oracle: Oracle): void {
     const items = this.itemsOf(batch.id)
     this.batches.drop(({ id }) => id === batch.id)

@@ -634,6 +634,7 @@ export interface SkippedJobs {
  * - `limitKeyUnknown`: the limit key of its queue cannot be known.
  * - `startBefore`: it must start before the time to which it would be rescheduled.
  * - `refused`: the database refuses the change of this job.
+ * - `busy`: another open transaction has something that the job needs, such as its dedup key. Only on PostgreSQL.
  */
 export type SkipReason =
   | 'running'
@@ -643,6 +644,7 @@ export type SkipReason =
   | 'limitKeyUnknown'
   | 'startBefore'
   | 'refused'
+  | 'busy'
 
 /**
  * - `wake`: the job is ready at once, with the data of the request. A running job gets them when it waits again: its next snooze

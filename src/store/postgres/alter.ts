@@ -28,18 +28,18 @@ export function alter(context: StoreContext, requests: readonly AlterRequest[]):
 async function alterTogether(context: StoreContext, requests: readonly AlterRequest[]): Promise<AlterAnswer[]> {
   let ready = new Map<string, number>()
   let touched: Altered['touched'] = []
-  const answers = await context.lanes.withLanes(() =>
-    context.db.transact(async (tx) => {
-      ready = new Map()
-      touched = []
-      const ids = requests.map(({ id }) => id)
-      await lockJobs(tx, ids, { waits: true })
-      await tx.readClock()
-      const answered: AlterAnswer[] = []
-      for (const request of requests) answered.push(await new Alteration(tx, { ready, touched }).make(request))
-      return answered
-    }),
-  )
+  const together = async (tx: PgTransaction) => {
+    ready = new Map()
+    touched = []
+    const ids = requests.map(({ id }) => id)
+    await lockJobs(tx, ids)
+    await tx.readClock()
+    const answered: AlterAnswer[] = []
+    for (const request of requests) answered.push(await new Alteration(tx, { ready, touched }).make(request))
+    return answered
+  }
+  const { db, lanes, polls } = context
+  const answers = await lanes.withLanes(() => polls.until(() => db.transact(together)))
   context.announce(ready)
   await context.afterCommit({
     keyRefs: touched.flatMap(({ keyRef }) => keyRef ?? []),

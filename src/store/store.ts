@@ -17,7 +17,7 @@
 //      That holds for an hour. After that, the answer to a settlement that had committed is `lost`.
 //
 // 2. DURABILITY. These are durable before they are answered: define, enqueue, advance, settle, cancel, requeue, alter, changeAll,
-//    pause, deleteQueue, kv writes. These need not be: claim, renew, progress, sweep, releaseWorker. If a crash loses one of the
+//    pause, deleteQueue, releaseWorker, kv writes. These need not be: claim, renew, progress, sweep. If a crash loses one of the
 //    latter, the job must be claimable again, at once or when the lease that the store remembers expires. The lost step must not
 //    cost an attempt.
 //

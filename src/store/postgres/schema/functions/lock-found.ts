@@ -27,9 +27,9 @@
 // - no job is passed over because its row was locked.
 //
 // KEYS AND LANES THAT ARE BUSY. A requeue also needs what no row of a job stands for: dedup keys, ids, lanes. An application's
-// open transaction may have them, in any order, and may want more of them next. A requeue that waited for one and kept others would be
-// a deadlock then, and the server would end either. It gives up after 20 ms instead, with everything undone, and leaves out the
-// jobs that are busy (`../../change-all.ts`).
+// open transaction may have them, in any order, and may want more of them next. A requeue that waited for one and kept others
+// would be a deadlock then, and the server would end either. It gives up after 20 ms instead, with everything undone, and leaves
+// out the jobs that are busy (`../../change-all.ts`).
 //
 // A DELETE locks no row of a job that runs: such a job is only named. "It runs" needs no lock of a lane (`lock-jobs.ts`). A job
 // that waits again by the time the filter is compared was not locked, and is left to a later pass.

@@ -7,7 +7,7 @@ import { Inbox, type InboxPageFilter, listInboxes } from './batch/inbox.ts'
 import type { BatchOptions } from './batch/options.ts'
 import type { BatchProgress } from './batch/progress.ts'
 import type { Items } from './batch/submission.ts'
-import type { BulkAnswer, BulkOptions, CancelAllAnswer, RunTime } from './client/bulk.ts'
+import type { BulkAnswer, BulkOptions, CancelAllAnswer, DeleteAllAnswer, RunTime } from './client/bulk.ts'
 import { type DeletedQueue, type DeleteQueueOptions, deleteQueue } from './client/delete-queue.ts'
 import type { CountFilter, JobConditions, JobsFilter } from './client/filter.ts'
 import type { JobInfo } from './client/job-info.ts'
@@ -304,7 +304,7 @@ export class Holdfast {
   }
 
   /** Deletes every job that matches, with its history and its keys. Running jobs are skipped and named. */
-  deleteAll(filter: JobConditions, options: BulkOptions = {}): Promise<BulkAnswer> {
+  deleteAll(filter: JobConditions, options: BulkOptions = {}): Promise<DeleteAllAnswer> {
     return this.#parts.bulk.deleteAll(filter, options)
   }
 

@@ -15,7 +15,7 @@ export type { BatchItem, BatchOptions, CompletionOptions } from './batch/options
 export type { BatchProgress } from './batch/progress.ts'
 export type { ItemResult } from './batch/result.ts'
 export type { Items, Submitted } from './batch/submission.ts'
-export type { BulkAnswer, BulkOptions, BulkProgress, CancelAllAnswer, RunTime } from './client/bulk.ts'
+export type { BulkAnswer, BulkOptions, BulkProgress, CancelAllAnswer, DeleteAllAnswer, RunTime } from './client/bulk.ts'
 export type { DeletedQueue, DeleteQueueOptions } from './client/delete-queue.ts'
 export type { CountFilter, JobConditions, JobsFilter, TimeRangeOption } from './client/filter.ts'
 export type { AttemptInfo, ChangeInfo, JobInfo, ListedJob, ProgressInfo } from './client/job-info.ts'

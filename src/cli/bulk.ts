@@ -103,6 +103,7 @@ const reasons: Readonly<Record<SkipReason, string>> = {
   limitKeyUnknown: 'the limit key cannot be known',
   startBefore: 'it must start before that time',
   refused: 'the database refused it',
+  busy: 'another open transaction has its dedup key, or something else that it needs: try again later',
 }
 
 function whySkipped({ reason, count, ids, message }: SkippedJobs): string {

@@ -1,3 +1,4 @@
+import type { BulkAnswer, DeleteAllAnswer } from '../client/bulk.ts'
 import { bulkOptions, changeAll, subjectOf } from './bulk.ts'
 import type { Command } from './command.ts'
 
@@ -18,9 +19,17 @@ export const deleteJob: Command = {
       return changeAll(call, {
         ...{ did: 'Deleted', does: 'delete' },
         run: (holdfast, filter, options) => holdfast.deleteAll(filter, options),
+        more: whatRemains,
       })
     }
     await (await call.open()).delete(id)
     return { data: { id, deleted: true }, text: `Deleted ${id}.` }
   },
+}
+
+function whatRemains(answer: BulkAnswer): string {
+  const { remaining } = answer as DeleteAllAnswer
+  if (!remaining) return ''
+  const jobs = remaining === 1 ? '1 job matches' : `${remaining.toLocaleString('en')} jobs match`
+  return ` ${jobs} now: running, or enqueued since, such as a death notice. Delete again when they have ended.`
 }

@@ -13,6 +13,12 @@
 // would go on until every job that fails has used up its attempts. And two calls that want the opposite would go on against each
 // other.
 //
+// Beside a caller that requeues, restarts or releases the same jobs again and again, no pass would be the last. So a call makes 10
+// passes at most. Its `next` is set then, and the call that goes on makes 10 more.
+//
+// WHAT REMAINS. A job that dies while it is to be deleted leaves a death notice, which is newer than the beginning. So a delete
+// counts at its end which jobs match now, whenever they were enqueued: `remaining`.
+//
 // A filter that names some live states, or ids, gets one pass. Otherwise a cancel of running jobs would also cancel the jobs that
 // start in their place, and so a whole queue; and a delete by id would go on with an older job of that id.
 //
@@ -61,6 +67,14 @@ export interface BulkAnswer {
   readonly next: string | null
 }
 
+export interface DeleteAllAnswer extends BulkAnswer {
+  /**
+   * How many jobs match now: those that run, and those that were enqueued after the call began, such as the notice of a job that
+   * died meanwhile. Null: nothing was deleted, or not all jobs were gone over (`next`).
+   */
+  readonly remaining: number | null
+}
+
 export interface CancelAllAnswer extends BulkAnswer {
   /** Of the changed jobs, those that run: their workers are asked to stop. The others have ended. */
   readonly requested: number
@@ -107,8 +121,25 @@ export class Bulk {
     return this.#change('requeueAll', { as: 'requeue' }, conditions, options)
   }
 
-  deleteAll(conditions: JobConditions, options: BulkOptions): Promise<BulkAnswer> {
-    return this.#change('deleteAll', { as: 'delete' }, conditions, options)
+  async deleteAll(conditions: JobConditions, options: BulkOptions): Promise<DeleteAllAnswer> {
+    const request = toBulkRequest('deleteAll', { as: 'delete' }, conditions, options)
+    const { requested: _, ...answer } = await this.#run(request, { as: 'delete' })
+    const isOver = answer.next === null && !request.dryRun
+    return { ...answer, remaining: isOver ? await this.#remaining(request.filter) : null }
+  }
+
+  /** How many jobs match, by a dry run. */
+  async #remaining(filter: JobFilter): Promise<number> {
+    const { calls, store } = this.#context
+    let remaining = 0
+    let from: { readonly after: string | null; readonly until: string | null } = { after: null, until: null }
+    do {
+      const step: ChangeAllRequest = { filter, change: { as: 'delete' }, dryRun: true, by: null, ...from }
+      const { changed, skipped, next, until } = await calls.run(() => store.changeAll(step))
+      remaining += skipped.reduce((sum, { count }) => sum + count, changed)
+      from = { after: next, until }
+    } while (from.after !== null)
+    return remaining
   }
 
   async reprioritiseAll(conditions: JobConditions, priority: number, options: BulkOptions): Promise<BulkAnswer> {
@@ -145,6 +176,7 @@ export class Bulk {
     const runAt = change.as === 'reschedule' ? change.runAt : null
     const sums = new Sums()
     let mark: Mark = request.from ?? { until: null, after: null, pass: 1, runAt, call, dryRun }
+    let passes = 0
     let isChanged = request.from !== null // a call that goes on does not know what the call before has changed in this pass
     while (!signal?.aborted) {
       const { until, after } = mark
@@ -160,11 +192,17 @@ export class Bulk {
       const isPassOver = answer.next === null
       if (isPassOver && (dryRun || !isChanged || !isRepeated(filter, change))) return sums.answer(null)
       mark = { ...mark, until: answer.until, after: answer.next, pass: isPassOver ? mark.pass + 1 : mark.pass }
-      if (isPassOver) isChanged = false
+      if (!isPassOver) continue
+      isChanged = false
+      passes += 1
+      if (passes >= passesMax) break
     }
     return sums.answer(encodeMark(mark))
   }
 }
+
+/** How often one call goes over all jobs: see JOBS THAT MOVE. */
+const passesMax = 10
 
 /** A call as it is given to the loop. */
 interface BulkRequest {

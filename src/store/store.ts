@@ -17,7 +17,7 @@
 //      That holds for an hour. After that, the answer to a settlement that had committed is `lost`.
 //
 // 2. DURABILITY. These are durable before they are answered: define, enqueue, advance, settle, checkpoint, signal, cancel,
-//    requeue, alter, changeAll, pause, deleteQueue, kv writes. These need not be: claim, renew, progress, sweep, releaseWorker.
+//    requeue, alter, changeAll, pause, deleteQueue, releaseWorker, kv writes. These need not be: claim, renew, progress, sweep.
 //    If a crash loses one of the latter, the job must be claimable again, at once or when the lease that the store remembers
 //    expires. The lost step must not cost an attempt.
 //
@@ -747,6 +747,7 @@ export interface SkippedJobs {
  * - `limitKeyUnknown`: the limit key of its queue cannot be known.
  * - `startBefore`: it must start before the time to which it would be rescheduled.
  * - `refused`: the database refuses the change of this job.
+ * - `busy`: another open transaction has something that the job needs, such as its dedup key. Only on PostgreSQL.
  */
 export type SkipReason =
   | 'running'
@@ -756,6 +757,7 @@ export type SkipReason =
   | 'limitKeyUnknown'
   | 'startBefore'
   | 'refused'
+  | 'busy'
 
 /**
  * - `wake`: the job is ready at once, with the data of the request. A running job gets them when it waits again: its next snooze

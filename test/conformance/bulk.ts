@@ -447,6 +447,46 @@ function deleteTests(inWorld: InWorld): void {
   )
 
   test(
+    'answers how many jobs match afterwards: those that run, and the notice of a job that died meanwhile',
+    inWorld(async ({ holdfast }) => {
+      const queue = defineQueue<number>('mail', { onDead: { queue: 'alerts' } })
+      await holdfast
+        .queue(queue)
+        .enqueueMany([...Array(some).keys()].map((payload) => ({ payload, labels: { customer: 'ada' } })))
+      const [dying, running] = await holdfast.claim([queue], { max: 2 })
+      const filter = { labels: { customer: 'ada' } }
+      assert.equal((await holdfast.deleteAll(filter, { dryRun: true })).remaining, null)
+      const abort = new AbortController()
+      const first = await holdfast.deleteAll(filter, {
+        signal: abort.signal,
+        async onProgress() {
+          abort.abort()
+          await dying?.dead(new Error('no'))
+        },
+      })
+      assert.equal(first.remaining, null, 'it was stopped')
+      const rest = await holdfast.deleteAll(filter, { after: first.next as string })
+      assert.deepEqual([rest.next, rest.remaining], [null, 2])
+      await running?.done()
+      assert.equal((await holdfast.deleteAll(filter)).remaining, 0)
+      assert.deepEqual(await allJobs(holdfast), [])
+    }),
+  )
+
+  test(
+    'ends beside a caller that requeues what was cancelled or deleted, and goes on with its `next`',
+    inWorld(async ({ holdfast }) => {
+      const { id } = await holdfast.queue('mail').enqueue(1)
+      const requeue = { onProgress: () => holdfast.requeueAll({ queue: 'mail', state: 'cancelled' }) }
+      const first = await holdfast.cancelAll({ queue: 'mail' }, requeue)
+      assert.equal(first.changed, 10)
+      const last = await holdfast.cancelAll({ queue: 'mail' }, { after: first.next as string })
+      assert.deepEqual([last.changed, last.next], [1, null])
+      assert.equal(await stateOf(holdfast, id), 'cancelled')
+    }),
+  )
+
+  test(
     'removes exactly the jobs that match: an older or newer job with the same id stays',
     inWorld(async ({ holdfast }) => {
       const id = randomUUID()
@@ -1106,7 +1146,7 @@ const verbs: readonly Verb[] = [
 ]
 
 /** An answer without how many jobs were looked at; all examples are named. */
-function short({ looked: _, skipped, ...answer }: BulkAnswer) {
+function short({ looked: _, remaining: __, skipped, ...answer }: BulkAnswer & { readonly remaining?: number | null }) {
   return { ...answer, skipped: Object.fromEntries(skipped.map(({ reason, ids }) => [reason, ids.toSorted()])) }
 }
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { claimOne, deadJob, stateOf } from '../conformance/expect.ts'
-import { inWorld, requeueInProgress, useDatabase } from './world.ts'
+import { inWorld, requeueInProgress, until, useDatabase } from './world.ts'
 
 useDatabase()
 
@@ -58,7 +58,7 @@ test(
     const [first] = await world.rows('select id from holdfast.ended order by finished_at, seq limit 1')
     const tx = await requeueInProgress(world, first?.['id'] as string)
     const deleted = world.holdfast.deleteAll({ queue: 'mail', state: 'dead' })
-    await world.waiters(1)
+    await until(() => world.hasGivenUp(), 'it has met the locked row')
     await tx.commit()
     assert.equal((await deleted).changed, 2_099)
     assert.equal((await world.holdfast.stats()).dead, 0)

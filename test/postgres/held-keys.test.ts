@@ -1,5 +1,5 @@
-// An application's own transaction has enqueued with the dedup key of a job, and stays open. What operators and sweeps do to other
-// jobs goes on meanwhile, without waiting sessions.
+// An application's own transaction has enqueued with the dedup key of a job, and stays open. What operators and sweeps do to
+// other jobs goes on meanwhile, without waiting sessions.
 import assert from 'node:assert/strict'
 import test from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -185,5 +185,64 @@ test(
     const refused = 'INVALID_STATE'
     assert.deepEqual((await Promise.all(requeued)).sort(), [refused, refused, refused, 'requeued'])
     assert.equal((await batch.progress()).dead, 0)
+  }),
+)
+
+/** Dead jobs with these dedup keys, the oldest first. */
+async function deadJobs(world: World, keys: readonly (string | null)[]): Promise<void> {
+  for (const key of keys) await world.enqueue('mail', 'dead', key === null ? {} : { dedup: { key } })
+  for (let n = 0; n < keys.length; n++) await (await claimOne(world.holdfast, 'mail')).dead(new Error('no'))
+}
+
+test(
+  'requeueAll skips the jobs whose keys or ids are busy, says so, and requeues all others',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    await deadJobs(world, [null, 'a', null, 'b', 'c', null, 'd', null])
+    const id = '0190c4f2-0000-7000-8000-000000000001'
+    await holdfast.queue('mail').enqueue('given', { id })
+    await (await claimOne(holdfast, 'mail')).dead(new Error('no'))
+    const tx = await stranger(world, ['b', 'd'])
+    await tx.enqueue('mail', 'under its id', { id })
+    const { changed, skipped, next } = await soon('requeueAll', holdfast.requeueAll({ queue: 'mail' }))
+    assert.deepEqual([changed, next, skipped.map(({ reason, count }) => [reason, count])], [6, null, [['busy', 3]]])
+    assert.ok(skipped[0]?.ids.includes(id))
+    assert.equal(await readyOf(holdfast), 6)
+    await noSessionWaits(world)
+    await tx.rollback()
+    assert.equal((await holdfast.requeueAll({ queue: 'mail' })).changed, 3)
+  }),
+)
+
+test(
+  'requeueAll goes on behind more busy jobs than one step tries',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    const keys = Array.from({ length: 50 }, (_, n) => `k${n}`)
+    await deadJobs(world, [null, ...keys, null])
+    const tx = await stranger(world, keys)
+    const requeued = holdfast.requeueAll({ queue: 'mail' })
+    const { changed, skipped } = await requeued
+    assert.deepEqual([changed, skipped.map(({ reason, count }) => [reason, count])], [2, [['busy', 50]]])
+    await tx.rollback()
+  }),
+)
+
+test(
+  'an application that enqueues one key after the other is not ended by a deadlock with requeueAll',
+  inWorld(async (world) => {
+    await deadJobs(world, ['b', 'a'])
+    const tx = await stranger(world, ['b']) // keys are taken in their order: first a, then b
+    let isAnswered = false
+    const requeued = world.holdfast.requeueAll({ queue: 'mail' }).finally(() => {
+      isAnswered = true
+    })
+    const waits = `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+      and clock_timestamp() - query_start > interval '1500 milliseconds'` // it has looked for a deadlock by then
+    await until(async () => isAnswered || (await world.rows(waits)).length > 0, 'it is answered, or waits')
+    await tx.enqueue('mail', 'of the stranger: a', { dedup: { key: 'a' } })
+    await tx.commit()
+    const { changed, skipped } = await requeued
+    assert.deepEqual([changed, skipped[0]?.reason], [1, 'busy'])
   }),
 )

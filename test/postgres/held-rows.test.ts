@@ -2,6 +2,7 @@
 // the lane go on: claims, enqueues and settlements.
 import assert from 'node:assert/strict'
 import test from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Holdfast } from '../../src/holdfast.ts'
 import { claimOne, heard, readJob, rejects } from '../conformance/expect.ts'
 import { inWorld, until, useDatabase, type World } from './world.ts'
@@ -138,7 +139,8 @@ for (const [what, { act, answer }] of Object.entries(acts)) {
       acted.then(() => {
         isAnswered = true
       })
-      await until(async () => isAnswered || (await waitingForRows(world)) > 0, 'the call waits, or was answered')
+      const waits = async () => (await waitingForRows(world)) > 0 || (await world.hasGivenUp())
+      await until(async () => isAnswered || (await waits()), 'the call waits, or was answered')
       await laneGoesOn(world, slow)
       await slow.letGo()
       assert.equal((await slow.settled).state, 'done')
@@ -164,7 +166,7 @@ test(
     const settled = rejects(lease.done(null, broken), 'INVALID_OPTION')
     await slow.runs()
     const cancelled = (await world.another()).cancel(id)
-    await until(async () => (await waitingForRows(world)) > 0, 'the cancel waits')
+    await until(() => world.hasGivenUp(), 'the cancel has met the locked row')
     await slow.letGo()
     await settled
     assert.equal(await cancelled, 'cancelled')
@@ -183,7 +185,7 @@ test(
     await slow.runs()
     await world.enqueue('mail', 'other')
     const cancelled = (await world.another()).cancelAll({ queue: 'mail' })
-    await until(async () => (await waitingForRows(world)) > 0, 'the cancel waits')
+    await until(() => world.hasGivenUp(), 'the cancel has met the locked row')
     await slow.letGo()
     await settled
     const { changed, requested } = await cancelled
@@ -272,4 +274,43 @@ async function isOver(world: World, id: string): Promise<boolean> {
     [id],
   )
   return row?.['over'] === true
+}
+
+/** Calls that need the row of a job which an open transaction has locked. */
+const callers: Readonly<Record<string, (holdfast: Holdfast, id: string) => Promise<unknown>>> = {
+  cancel: (holdfast, id) => holdfast.cancel(id),
+  wake: (holdfast, id) => holdfast.wake(id),
+  change: (holdfast, id) => holdfast.change(id, { payload: 2 }),
+  reschedule: (holdfast, id) => holdfast.reschedule(id, new Date(Date.now() + 60_000)),
+  reprioritise: (holdfast, id) => holdfast.reprioritise(id, 1),
+  delete: (holdfast, id) => holdfast.delete(id),
+  cancelAll: (holdfast) => holdfast.cancelAll({ queue: 'mail' }),
+  deleteAll: (holdfast) => holdfast.deleteAll({ queue: 'mail' }),
+  rescheduleAll: (holdfast) => holdfast.rescheduleAll({ queue: 'mail' }, { delay: '1h' }),
+  reprioritiseAll: (holdfast) => holdfast.reprioritiseAll({ queue: 'mail' }, 1),
+}
+
+for (const [name, call] of Object.entries(callers)) {
+  test(
+    `calls that wait for a locked job have no connection meanwhile: ${name}`,
+    inWorld(async (world) => {
+      const id = await world.enqueue('mail', 1, { delay: '1h' })
+      const tx = await world.begin()
+      await tx.run('select from holdfast.job where id = $1 for update', [id])
+      const other = await world.another({ max: 3 })
+      const calls = Array.from({ length: 6 }, () => call(other, id))
+      const settled = Promise.allSettled(calls)
+      for (let n = 0; n < 20; n++) {
+        const late = delay(5_000, undefined, { ref: false }).then(() =>
+          assert.fail('an enqueue beside is not answered'),
+        )
+        await Promise.race([other.queue('other').enqueue(n), late])
+      }
+      const waiting = `select query from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
+      assert.deepEqual(await world.rows(waiting), [])
+      await tx.commit()
+      const [first] = (await settled).filter(({ status }) => status === 'fulfilled')
+      assert.ok(first, 'one of them was carried out')
+    }),
+  )
 }

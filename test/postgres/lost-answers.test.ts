@@ -267,6 +267,20 @@ const verbs: Readonly<Record<string, Verb>> = {
     },
     expected: [2, 0],
   },
+  'a release of a worker': {
+    says: commit,
+    async run(holdfast) {
+      await holdfast.queue('mail').enqueueMany([1, 2].map((payload) => ({ payload, labels: { customer: 'ada' } })))
+      await holdfast.claim(['mail'], { max: 2, worker: 'w', lease: '1h' })
+      const events: unknown[] = []
+      holdfast.on('lease.expired', ({ worker, labels }) => events.push([worker, labels?.['customer']]))
+      return async () => {
+        const { released, left } = await holdfast.releaseWorker('w')
+        return [released, left, (await holdfast.stats('mail')).ready, events]
+      }
+    },
+    expected: [2, 0, 2, [1, 2].map(() => ['w', 'ada'])],
+  },
   'a new priority of many': {
     says: commit,
     async run(holdfast) {

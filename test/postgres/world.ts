@@ -188,6 +188,16 @@ export class World implements AsyncDisposable {
     await until(async () => (await waiting()) === count, `${count} sessions wait for a lock`)
   }
 
+  /**
+   * Whether a session of the database has undone a transaction and has done nothing since: a call that has met a locked row, and
+   * waits without a connection.
+   */
+  async hasGivenUp(): Promise<boolean> {
+    const text = `select from pg_stat_activity where datname = current_database() and state = 'idle' and query = 'rollback'
+      and state_change > clock_timestamp() - interval '1 second'`
+    return (await this.rows(text)).length > 0
+  }
+
   /** From now on a single job of this queue is claimed by the short claim. The queue is empty afterwards. */
   async claimOneAlone(queue = 'mail'): Promise<void> {
     const { id } = await this.holdfast.queue(queue).enqueue('alone')

@@ -14,7 +14,7 @@ export async function accept(context: StoreContext, request: AcceptRequest): Pro
   let ready = new Map<string, number>()
   let afterCommit: AfterCommit = {}
   const take = async (tx: PgTransaction, policy: StatementPolicy): Promise<AcceptAnswer> => {
-    const job = (await lockJobs(tx, [request.id], { waits: true })).get(request.id)
+    const job = (await lockJobs(tx, [request.id])).get(request.id)
     await tx.readClock()
     if (job?.state !== 'scheduled') return 'stale'
     const deleted = await tx.query(

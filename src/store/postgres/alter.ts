@@ -30,20 +30,20 @@ async function alterTogether(context: StoreContext, requests: readonly AlterRequ
   let ready = new Map<string, number>()
   let touched: Altered['touched'] = []
   let followed: Followed[] = []
-  const answers = await context.lanes.withLanes(() =>
-    context.db.transact(async (tx) => {
-      ready = new Map()
-      touched = []
-      followed = []
-      const ids = requests.map(({ id }) => id)
-      await lockJobs(tx, ids, { waits: true })
-      await tx.readClock()
-      const answered: AlterAnswer[] = []
-      for (const request of requests)
-        answered.push(await new Alteration(tx, { ready, touched, followed }).make(request))
-      return answered
-    }),
-  )
+  const together = async (tx: PgTransaction) => {
+    ready = new Map()
+    touched = []
+    followed = []
+    const ids = requests.map(({ id }) => id)
+    await lockJobs(tx, ids)
+    await tx.readClock()
+    const answered: AlterAnswer[] = []
+    for (const request of requests)
+      answered.push(await new Alteration(tx, { ready, touched, followed }).make(request))
+    return answered
+  }
+  const { db, lanes, polls } = context
+  const answers = await lanes.withLanes(() => polls.until(() => db.transact(together)))
   context.announce(ready)
   await context.afterCommit({
     keyRefs: touched.flatMap(({ keyRef }) => keyRef ?? []),

@@ -6,11 +6,22 @@
 //   3. In one transaction: lock them, compare the filter again, and change those that still match, as sets.
 //   4. After the commit: held jobs are admitted, batches are checked, workers of cancelled jobs are notified.
 //
+// BUSY JOBS. What a requeue needs besides the row of a job, such as its dedup key, an open transaction of an application may have
+// (`schema/functions/requeue.ts`). Then the transaction is undone, and the step is made in parts: each half as large as the one
+// before, until a job is alone and still busy. It is left, the parts become larger again, and in the end the jobs that were left
+// are tried twice more. Those that are still busy are skipped, for the reason `busy`. So
+//
+// - one open transaction delays a step by a second or two at most, and no other job;
+// - no key that one part has taken is kept while another part waits: each part commits, or is undone, before the next one;
+// - after 20 busy jobs the step ends early, and the next one goes on behind them. So a step is bounded, however many are busy;
+// - a crash between two parts leaves the jobs of the first part requeued, as a crash between two steps does.
+//
 // WHICH JOBS. `until` has the newest job number and the time at the first step. Numbers are drawn in the order of enqueues, so
 // jobs that were enqueued later have higher ones. A transaction that drew its numbers before and commits later counts as
 // earlier. For a requeue, jobs that ended after that time are left alone: one that was requeued by this walk and has ended again
 // is not met a second time.
 
+import { setTimeout as sleep } from 'node:timers/promises'
 import { toError } from '../../errors.ts'
 import type { JobFilter } from '../../job/filter.ts'
 import type { ChangeByHand, JobState } from '../../job/record.ts'
@@ -20,6 +31,7 @@ import type { Row, Value } from './connection/call.ts'
 import { list, texts } from './connection/columns.ts'
 import { isDataError } from './connection/data-error.ts'
 import type { Database, PgTransaction } from './connection/database.ts'
+import { isBusy } from './connection/failures.ts'
 import { type RequeueBlock, recordByHand, revive } from './control.ts'
 import { deleteWaiting, type Followed, finishJobs, makeFirst } from './ends.ts'
 import type { StoreContext } from './enqueue.ts'
@@ -232,28 +244,132 @@ interface Step {
   readonly look: Scanned<Ref>
 }
 
+/** Makes the change of these jobs in one transaction. Null: a job is busy, and nothing was changed. */
+type Send = (refs: readonly Ref[]) => Promise<Made | null>
+
 async function make(context: StoreContext, request: ChangeAllRequest, step: Step): Promise<Counted> {
   const { entries, looked, next } = step.look
   if (entries.length === 0) return { changed: 0, requested: 0, looked, skipped: [], keyed: [], next }
-  const { change } = request
-  const send = (isCareful: boolean) =>
-    context.lanes.withLanes(async () => {
-      if (change.as === 'reprioritise') await openLanes(context, entries, change.priority)
-      return context.db.transact((tx) => changeTogether(tx, request, step, isCareful))
-    })
-  const made = await send(false).catch((error) => {
-    if (!isDataError(error)) throw error
-    return send(true)
+  const { parts, jobs } = await makeInParts(entries, (refs) => send(context, request, { ...step, refs }))
+  context.announceCancels(parts.flatMap(({ cancelled }) => cancelled))
+  context.announce(sumOf(parts.flatMap(({ ready }) => ready)))
+  await context.afterCommit({
+    keyRefs: [...new Set(parts.flatMap(({ keyRefs }) => keyRefs))],
+    batches: [...new Set(parts.flatMap(({ batches }) => batches))],
+    wakes: parts.flatMap(({ wakes }) => wakes),
+    notices: parts.flatMap(({ notices }) => notices),
   })
-  context.announceCancels(made.cancelled)
-  context.announce(new Map(made.ready))
-  const { keyRefs, batches, wakes, notices } = made
-  await context.afterCommit({ keyRefs, batches, wakes, notices })
-  const last = entries[made.jobs - 1] as Ref
-  const isCut = made.jobs < entries.length
-  const { changed, skipped } = made
-  const at = isCut ? { looked: last.found.looked, next: last.found.next() } : { looked, next }
-  return { changed, requested: made.cancelled.length, skipped, keyed: [], ...at }
+  const skips = new Skips()
+  for (const { skipped } of parts) skips.addAll(skipped)
+  const sum = (count: (made: Made) => number) => parts.reduce((total, made) => total + count(made), 0)
+  const changed = sum((made) => made.changed)
+  const requested = sum((made) => made.cancelled.length)
+  const last = entries[jobs - 1] as Ref
+  const at = jobs < entries.length ? { looked: last.found.looked, next: last.found.next() } : { looked, next }
+  return { changed, requested, skipped: skips.all, keyed: [], ...at }
+}
+
+function sumOf(counts: Made['ready']): Map<string, number> {
+  const sum = new Map<string, number>()
+  for (const [queue, jobs] of counts) sum.set(queue, (sum.get(queue) ?? 0) + jobs)
+  return sum
+}
+
+/** Busy jobs after which a step ends. Each takes 20 ms. */
+const busyMax = 20
+/** How often the busy jobs of a step are tried, and the longest pause before they are tried again. */
+const busyTriesMax = 3
+const busyPauseMs = 100
+
+interface Parts {
+  readonly parts: readonly Made[]
+  /** How many of the jobs that were found the step was about. */
+  readonly jobs: number
+}
+
+/** Makes a step: see BUSY JOBS. */
+async function makeInParts(refs: readonly Ref[], send: Send): Promise<Parts> {
+  const first = await makeFree(refs, send)
+  const parts = [...first.parts]
+  const { busy } = first
+  for (let tries = 1; busy.length > 0 && tries < busyTriesMax; tries++) {
+    await sleep(Math.random() * busyPauseMs)
+    for (let left = busy.splice(0); left.length > 0; ) {
+      const again = await makeFree(left, send)
+      parts.push(...again.parts)
+      busy.push(...again.busy)
+      left = left.slice(again.jobs)
+    }
+  }
+  if (busy.length > 0) parts.push({ ...nothing, skipped: [{ reason: 'busy', count: busy.length, ids: namesOf(busy) }] })
+  return { parts, jobs: first.jobs }
+}
+
+const nothing: Made = {
+  ...{ jobs: 0, changed: 0, skipped: [], cancelled: [], ready: [], keyRefs: [], batches: [] },
+  ...{ wakes: [], notices: [] },
+}
+
+function namesOf(refs: readonly Ref[]): string[] {
+  return refs.slice(0, examplesMax).map(({ id }) => id)
+}
+
+/** Makes the change of the jobs that are not busy, in their order. */
+async function makeFree(refs: readonly Ref[], send: Send): Promise<Parts & { readonly busy: Ref[] }> {
+  const parts: Made[] = []
+  const busy: Ref[] = []
+  let jobs = 0
+  for (let max = refs.length; jobs < refs.length && busy.length < busyMax; ) {
+    const some = refs.slice(jobs, jobs + max)
+    const made = await send(some)
+    if (made === null && some.length > 1) {
+      max = some.length >> 1
+    } else if (made === null) {
+      busy.push(...some)
+      jobs += 1
+    } else {
+      parts.push(made)
+      jobs += made.jobs
+      if (made.jobs < some.length) break
+      max *= 2
+    }
+  }
+  return { parts, jobs, busy }
+}
+
+/**
+ * How long a transaction waits for each lock that other calls of the store have, such as the lock of a lane that a claim has for
+ * a few milliseconds. Then it gives everything back and begins again (`lock-polls.ts`).
+ */
+const lockMaxMs = 1_000
+
+/** Waits without a connection and without locks if the first of the jobs is locked. */
+async function send(context: StoreContext, request: ChangeAllRequest, part: Part): Promise<Made | null> {
+  const { db, lanes, polls } = context
+  const { as } = request.change
+  const once = async (isCareful: boolean): Promise<Made | null> => {
+    let areLocked = false
+    const onLocked = () => {
+      areLocked = true
+    }
+    try {
+      return await db
+        .impatient(lockMaxMs)
+        .transact((tx) => changeTogether(tx, request, { ...part, isCareful, onLocked }))
+    } catch (error) {
+      if (as === 'requeue' && areLocked && isBusy(error)) return null
+      throw error
+    }
+  }
+  return lanes.withLanes(async () => {
+    if (request.change.as === 'reprioritise') await openLanes(context, part.refs, request.change.priority)
+    try {
+      return await polls.until(() => once(false))
+    } catch (error) {
+      if (!isDataError(error)) throw error
+    }
+    return polls.until(() => once(true))
+  })
 }
 
 /** Opens the lanes that jobs will be moved to. Waits for lanes that another open transaction keeps busy, and holds no lock. */
@@ -274,7 +390,7 @@ const selectMissing = `select distinct q.name, b.id from holdfast.lane l join ho
 
 /** What a step has done. It is kept as the answer of the call, so that it is known if the answer to COMMIT is lost. */
 interface Made extends Followed {
-  /** How many of the jobs that were found the step was about. */
+  /** How many of the jobs the transaction was about: the first ones. */
   readonly jobs: number
   readonly changed: number
   readonly skipped: readonly SkippedJobs[]
@@ -285,16 +401,26 @@ interface Made extends Followed {
   readonly batches: readonly number[]
 }
 
+interface Part extends Omit<Step, 'look'> {
+  readonly refs: readonly Ref[]
+}
+
+interface Attempt extends Part {
+  /** Constraints are checked at once, and a job that is refused is skipped. */
+  readonly isCareful: boolean
+  onLocked(): void
+}
+
 async function changeTogether(
   tx: PgTransaction,
   { change, by }: ChangeAllRequest,
-  { filter, reads, look }: Step,
-  isCareful: boolean,
+  { filter, reads, refs, isCareful, onLocked }: Attempt,
 ): Promise<Made> {
-  const { jobs, states } = await lock(tx, look.entries, change.as)
+  const { jobs, states } = await lock(tx, refs, change.as)
+  onLocked()
   await tx.readClock()
   if (isCareful) await tx.checkDeferred()
-  const locked = look.entries.slice(0, jobs).flatMap((ref, i) => {
+  const locked = refs.slice(0, jobs).flatMap((ref, i) => {
     const state = states[i] ?? null
     return state === null ? [] : [{ ref, state }]
   })

@@ -19,6 +19,7 @@ import type { CancelAnswer, CancelRequest, PauseEnd, RequeueAnswer, SkipReason }
 import type { Row } from './connection/call.ts'
 import { list, texts } from './connection/columns.ts'
 import type { PgTransaction } from './connection/database.ts'
+import { isLockTimeout, isLockWaitEnded, RowLocked } from './connection/failures.ts'
 import { awaitAllClaims, awaitClaims, changeQueue } from './define.ts'
 import { finishJobs, makeFirst } from './ends.ts'
 import type { AfterCommit, StoreContext } from './enqueue.ts'
@@ -119,7 +120,7 @@ async function cancelInOneTransaction(
   let afterCommit: AfterCommit = {}
   const cancelAll = async (tx: PgTransaction, lockMaxMs: number | null) => {
     const ids = requests.map(({ id }) => id)
-    await lockJobs(tx, ids, { waits: true })
+    await lockJobs(tx, ids)
     await tx.readClock()
     const writer = new SettlementWriter(tx, lanes, { ...policy, leavesBlocked: lockMaxMs !== null })
     const answered: CancelAnswer[] = []
@@ -172,15 +173,13 @@ export function leaving({ state, batch, keyRef }: LockedJob): Pick<LockedJob, 'b
 }
 
 /**
- * Locks the rows of live jobs with these ids and, for ready jobs, their lanes. Answers the jobs with their states. A
- * transaction waits for rows only with its first locks (`waits`). Later it has them already, or it starts over.
+ * Locks the rows of live jobs with these ids and, for ready jobs, their lanes. Answers the jobs with their states. If a row is
+ * not free, this throws RowLocked: the transaction is to be made again later (`lock-polls.ts`).
  */
-export async function lockJobs(
-  tx: PgTransaction,
-  ids: readonly string[],
-  { waits = false } = {},
-): Promise<Map<string, LockedJob>> {
-  const rows = await tx.query('select * from holdfast.lock_jobs($1, $2)', [list(ids), waits])
+export async function lockJobs(tx: PgTransaction, ids: readonly string[]): Promise<Map<string, LockedJob>> {
+  const rows = await tx.query('select * from holdfast.lock_jobs($1)', [list(ids)]).catch((error) => {
+    throw isLockTimeout(error) && !isLockWaitEnded(error) ? new RowLocked(error) : error
+  })
   return new Map(rows.map((row) => [row[0] as string, toLocked(row)]))
 }
 

@@ -18,7 +18,7 @@
 import { setMaxListeners } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HoldfastError } from '../../errors.ts'
-import { isBusy, LockNotFree } from './connection/failures.ts'
+import { isBusy, LockNotFree, RowLocked } from './connection/failures.ts'
 import { Semaphore } from './connection/semaphore.ts'
 
 const pauseMinMs = 10
@@ -67,7 +67,8 @@ const attemptMaxMs = 100
 
 /**
  * Makes a call that is one request. `once` waits for locks for so long (null: as long as it takes), and then throws LockNotFree
- * with everything undone. If sessions have timeouts, and statements of the application run, these decide how long it waits.
+ * with everything undone. If sessions have timeouts, and statements of the application run, these decide how long the statements
+ * wait. A job's row is never waited for in the server.
  */
 export async function whenLocksAreFree<T>(
   { db, polls }: { readonly db: { readonly hasTimeouts: boolean }; readonly polls: LockPolls },
@@ -75,11 +76,24 @@ export async function whenLocksAreFree<T>(
   once: (lockMaxMs: number | null) => Promise<T>,
 ): Promise<T> {
   if (!db.hasTimeouts || !runsStatements) return polls.until(() => once(attemptMaxMs))
+  for (;;) {
+    const tried = await polls.until(() => unless(once(attemptMaxMs), (error) => !(error instanceof RowLocked)))
+    if ('answer' in tried) return tried.answer
+    const waited = await polls.onServer(() => unless(once(null), (error) => error instanceof RowLocked))
+    if ('answer' in waited) return waited.answer
+  }
+}
+
+/** The answer, unless the attempt met a lock of this kind. */
+async function unless<T>(
+  attempt: Promise<T>,
+  isMeant: (error: LockNotFree) => boolean,
+): Promise<{ readonly answer: T } | { readonly isLocked: true }> {
   try {
-    return await once(attemptMaxMs)
+    return { answer: await attempt }
   } catch (error) {
-    if (!(error instanceof LockNotFree)) throw error
-    return polls.onServer(() => once(null))
+    if (!(error instanceof LockNotFree) || !isMeant(error)) throw error
+    return { isLocked: true }
   }
 }
 

@@ -1,6 +1,9 @@
 // Sweep. Its transactions do not wait for the disk: one that is lost in a crash is done again by the next sweep. Each part is
 // bounded by `max`.
 //
+// RELEASE OF A WORKER. An operator's call ends leases by the same rescue. It is durable: once it has answered, a crash does not
+// give the worker its leases back. If the answer to COMMIT is lost, it says what it has released all the same (`#keepingAnswer`).
+//
 // OVERDUE. Jobs that missed their `startBefore` are cancelled in a transaction of their own, because it needs lane locks. In
 // the transaction of the rescues, claims of those lanes would wait while a rescue waits for a row, or runs the effects of a
 // cancel request. If a lane's lock is not free within 200 ms, its jobs are left to the next sweep.
@@ -290,7 +293,10 @@ export class Sweeps {
   async #release(range: Range): Promise<readonly ExpiredLease[]> {
     const refused: Refused[] = []
     const { lanes } = this.#context
-    const together = () => this.#inOne((tx, ask) => rescueExpired(tx, { lanes, ask, policy: sharedTransaction }, range))
+    const together = () =>
+      lanes.withLanesNow((ask) =>
+        this.#keepingAnswer(this.#db, (tx) => rescueExpired(tx, { lanes, ask, policy: sharedTransaction }, range)),
+      )
     const first = await together().catch(async (error) => {
       if (!isDataError(error)) throw error
       return (await this.#rescueEach(range, refused)).rescued
@@ -301,6 +307,17 @@ export class Sweeps {
     await this.#context.afterCommit({ batches, droppedNotices, undeliverable, ...followed })
     await this.admit()
     return this.#withAdmitted(rescued.expired)
+  }
+
+  /**
+   * A durable rescue. If the answer to COMMIT is lost, the work is done a second time, and undone because its flush was committed
+   * before. The kept answer says which time it was. The rescues themselves stay in this process: the labels of jobs are theirs,
+   * and would outlive them for an hour in a kept answer.
+   */
+  async #keepingAnswer(db: Database, work: (tx: PgTransaction) => Promise<Rescued>): Promise<Rescued> {
+    const rescues: Rescued[] = []
+    const committed = await db.transact(async (tx) => ({ time: rescues.push(await work(tx)) - 1 }))
+    return rescues[committed.time] as Rescued
   }
 
   /** Sweeps in one transaction. `rest` is null if jobs have missed their start. */
@@ -346,22 +363,17 @@ export class Sweeps {
    */
   async #rescueOne(range: Omit<Range, 'max'>, refused: Refused[]): Promise<Rescued | null> {
     const { lanes } = this.#context
+    const db = this.#db.impatient(lockMaxMs)
     let found: readonly LeasedJob[] = []
     const onFound = (jobs: readonly LeasedJob[]) => {
       found = jobs
     }
     const rescue = (policy: StatementPolicy) =>
-      lanes.withLanesNow((ask) =>
-        this.#db.transactLightly(
-          (tx) =>
-            rescueExpired(
-              tx,
-              { lanes, ask, policy: { ...policy, leavesBlocked: true }, onFound },
-              { ...range, max: 1 },
-            ),
-          { failFast: true, lockMaxMs },
-        ),
-      )
+      lanes.withLanesNow((ask) => {
+        const rescues = { lanes, ask, policy: { ...policy, leavesBlocked: true }, onFound }
+        const work = (tx: PgTransaction) => rescueExpired(tx, rescues, { ...range, max: 1 })
+        return range.release ? this.#keepingAnswer(db, work) : db.transactLightly(work)
+      })
     try {
       return await inOwnTransaction(rescue)
     } catch (error) {

@@ -77,7 +77,7 @@ interface Retry {
 /**
  * Tries again what failed. An item whose dedup key another job holds by now stays dead.
  *
- *   walk over all dead items ──▶ some were busy? wait for the first of them ──▶ walk again, from there ──▶ none: the retry is over
+ *   walk over all dead items ──▶ some were busy? wait for the first of them ──▶ walk again, from there ──▶ none: it is over
  *
  * - Every step takes the batch's lock first, before the rows of items, as in `rearm`. It gives up after a moment where an item is
  *   busy (WHAT IS BUSY in `schema/functions/requeue.ts`), so it never keeps the batch's lock for long.

@@ -178,6 +178,9 @@ export class LockNotFree extends Error {
   }
 }
 
+/** The row of a job is locked, and nothing waited for it. The transaction is to be made again. */
+export class RowLocked extends LockNotFree {}
+
 /** A call that does not wait was undone, because another transaction has what it needs. */
 export function isBusy(error: unknown): boolean {
   return isCollision(error) || error instanceof LockNotFree

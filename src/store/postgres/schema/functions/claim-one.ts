@@ -149,7 +149,8 @@ begin
   values (p_lane, v_next_xid, v_next_ord, coalesce(v_gap_xids, '{}'), coalesce(v_gap_ords, '{}'));
   delete from holdfast.lane_cursor c where c.ctid = v_spot; -- only a transaction with the lane's lock moves it
   if cardinality(p_finished) > 0 then
-    delete from holdfast.lease l where l.token = any (p_finished);
+    delete from holdfast.lease l
+     where l.no = any (array(select o.no from holdfast.lease o where o.token = any (p_finished) order by o.no for update));
   end if;
   if holdfast.is_watched(v_now) then
     perform holdfast.tell(v_queue, 'running', ids, v_now);

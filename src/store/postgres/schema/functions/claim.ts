@@ -159,7 +159,8 @@ begin
     end if;
   end if;
   if cardinality(p_finished) > 0 then
-    delete from holdfast.lease l where l.token = any (p_finished);
+    delete from holdfast.lease l
+     where l.no = any (array(select o.no from holdfast.lease o where o.token = any (p_finished) order by o.no for update));
   end if;
 
   -- 2. Lanes: choose them, lock them, read what limits leave.

@@ -17,17 +17,22 @@
 // If the jobs have more lanes or batches than that, the step is about the first of them, up to the first job of the next lane or
 // batch.
 //
-// ROWS THAT ARE LOCKED. The step changes the jobs before the first row that another transaction has locked. If the very first row
-// is locked, the step gives back all its locks. It waits for this row alone, gives it back too, and begins again. So:
+// ROWS THAT ARE LOCKED. The step is about the jobs before the first row that another transaction has locked. If that row is the
+// very first, the transaction ends (lock_not_available), and is made again a little later (`lock-polls.ts`). So:
 //
-// - a step never waits for the row of a job while it has the lock of a lane or of a batch. A settlement whose SQL effects take
-//   long delays the step that comes to its job, and no claim;
-// - a step that waits for a row has nothing that another transaction could wait for: there is no deadlock, whatever order other
-//   steps, settlements, sweeps and operators lock rows in;
-// - no job is passed over because it was locked.
+// - no transaction waits for the row of a job. A settlement whose SQL effects take long delays the step that comes to its job,
+//   and no claim. Meanwhile the step has no lock, and its process no connection less;
+// - rows are in no cycle of waits, so they cause no deadlock, whatever order other steps, settlements, sweeps and operators lock
+//   them in;
+// - no job is passed over because its row was locked.
 //
-// This is the rule of a step. The requeue of jobs by their ids (`control.ts`) waits for rows while it has the locks of their
-// batches. It locks the rows in the order of their ids.
+// KEYS AND LANES THAT ARE BUSY. A requeue also needs what no row of a job stands for: dedup keys, ids, lanes. An application's
+// open transaction may have them, in any order, and may want more of them next. A requeue that waited for one and kept others
+// would be a deadlock then, and the server would end either. It gives up after 20 ms instead, with everything undone, and leaves
+// out the jobs that are busy (`../../change-all.ts`).
+//
+// The requeue of jobs by their ids (`control.ts`) waits for rows for a bounded time, while it has the locks of their batches. It
+// locks the rows in the order of their ids.
 //
 // A DELETE locks no row of a job that runs: such a job is only named. "It runs" needs no lock of a lane (`lock-jobs.ts`). A job
 // that waits again by the time the filter is compared was not locked, and is left to a later pass.
@@ -36,7 +41,8 @@
 //
 // - Claims of the locked lanes wait until the step commits. What they take afterwards is running, and is found there.
 // - Settlements, renewals and sweeps of other jobs go on. An admission passes over locked rows and is made again.
-// - A second step over the same jobs, of this verb or of another, waits for the first row and then finds the jobs changed.
+// - A second step over the same jobs, of this verb or of another, is made again until the rows are free. Then it finds the jobs
+//   changed.
 // - A batch that is cancelled, retried or removed: a requeue has the batch's lock, so it comes before or after as a whole. For
 //   the other changes, items are jobs like all others, and the batch is checked after the commit.
 //
@@ -91,6 +97,7 @@ declare
 begin
   for v_try in 1 .. 1000 loop
     begin
+      v_busy := null;
       jobs := cardinality(p_ids);
       -- 1. Batches or lanes, no more than the lock table bears.
       select array_agg(u.turn::int order by u.turn), array_agg(j.lane order by u.turn), array_agg(j.state order by u.turn)
@@ -154,16 +161,7 @@ begin
     exception when sqlstate 'HF007' then
       null; -- all locks are given back
     end;
-    if v_busy is not null then
-      begin
-        perform from holdfast.job k where k.id = p_ids[v_busy] and k.seq = p_seqs[v_busy] and p_classes[v_busy] is null for update;
-        perform from ${refs} cross join lateral (select from holdfast.ended k where ${isEnded} for update) e
-          where u.turn = v_busy and u.class is not null;
-        raise exception 'it was waited for' using errcode = 'HF007';
-      exception when sqlstate 'HF007' then
-        null;
-      end;
-    end if;
+    exit when v_busy is not null;
   end loop;
   raise exception 'job % is locked', p_ids[1] using errcode = 'lock_not_available';
 end $holdfast$;

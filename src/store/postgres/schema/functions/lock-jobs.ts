@@ -15,10 +15,12 @@
 //   2. Lock the rows without waiting (skip locked).
 //   3. If a row could not be locked, give everything back. A block with an exception handler is a subtransaction, and its locks
 //      go when it is undone.
-//   4. Wait for that row alone, give it back, too, and begin again at 1.
+//   4. End the transaction, and begin again a little later. Between two tries the call has no lock and no connection
+//      (`lock-polls.ts`), for the row may be locked for minutes, by an application's own transaction.
 //
-// There is no deadlock: a transaction that waits for a row in step 4 has nothing that another could wait for. (Tried, and not
-// kept: rows first, and then lanes. A settlement would wait for a cancel that waits for a lane.)
+// There is no deadlock: no transaction waits for a row. (Tried, and not kept: rows first, and then lanes. A settlement would wait
+// for a cancel that waits for a lane. And: to wait in the server for that row alone. Ten such calls took all connections of the
+// store, and leases expired because they could not be renewed.)
 //
 // STEPS. What is done to many jobs goes in steps of a bounded size, each in a transaction of its own, and each goes on from the
 // place where the last one ended. A step never starts from the beginning again: what the steps before it deleted stays in the
@@ -33,9 +35,9 @@
 // A crash between two steps leaves every job either as it was or gone, with its keys and counts.
 
 export const lockJobs = `
--- The live jobs of these ids with their states, their rows locked. Without p_waits, for a transaction that has locks already,
--- it gives up (lock_not_available) where it would have to wait for a row.
-create function holdfast.lock_jobs(p_ids uuid[], p_waits boolean)
+-- The live jobs of these ids with their states, their rows locked. It gives up (lock_not_available) where it would have to wait
+-- for a row.
+create function holdfast.lock_jobs(p_ids uuid[])
 returns table (id uuid, lane int, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text,
   batch int, limit_key text, state text, start_before bigint, has_journal boolean)
 language plpgsql set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
@@ -72,15 +74,7 @@ begin
     exception when sqlstate 'HF007' then
       null; -- all locks are given back
     end;
-    exit when v_busy is not null and not p_waits;
-    if v_busy is not null then
-      begin
-        perform from holdfast.job j where j.id = v_busy for update;
-        raise exception 'it was waited for' using errcode = 'HF007';
-      exception when sqlstate 'HF007' then
-        null;
-      end;
-    end if;
+    exit when v_busy is not null;
   end loop;
   raise exception 'job % is locked', coalesce(v_busy, p_ids[1]) using errcode = 'lock_not_available';
 end $holdfast$;

@@ -58,6 +58,8 @@ export const bounds = {
   /** Labels of one job, and bytes of the value of each. */
   labelsMax: 8,
   labelBytes: 128,
+  /** A search by several labels counts the jobs of each up to this many, and goes by the rarest. */
+  labelledCountMax: 1_000,
   threadsMax: 256,
   leaseMinMs: 1,
   leaseMaxMs: 7 * 86_400_000,

@@ -238,6 +238,27 @@ function conditionTests(inWorld: InWorld): void {
   )
 
   test(
+    'several labels are looked for by the rarest of them, on every page, and in whichever order they are given',
+    inWorld(async ({ holdfast }) => {
+      const kinds = Array.from({ length: 300 }, (_, n) => (n % 100 === 50 ? 'odd' : 'usual'))
+      await holdfast.queue('a').enqueueMany(kinds.map((kind, n) => ({ payload: n, labels: { all: 'yes', kind } })))
+      for (const labels of [
+        { all: 'yes', kind: 'odd' },
+        { kind: 'odd', all: 'yes' },
+      ]) {
+        const { jobs, looked } = await holdfast.jobs({ labels, include: ['payload'] })
+        assert.deepEqual([jobs.map(({ payload }) => payload), looked], [[250, 150, 50], 3])
+        assert.deepEqual(await holdfast.count({ labels }), { count: 3, looked: 3, next: null })
+        let all = 0
+        for await (const page of pages(holdfast, { labels, limit: 1 })) all += page.looked
+        assert.equal(all, 3)
+      }
+      const none = await holdfast.jobs({ labels: { all: 'yes', kind: 'never' } })
+      assert.deepEqual([none.jobs, none.looked, none.next], [[], 0, null])
+    }),
+  )
+
+  test(
     'by error group, only dead jobs',
     inWorld(async (world) => {
       const { holdfast } = await variety(world)

@@ -2,8 +2,8 @@
 // for which they hold, and the last job that it looked at. Conditions are columns of the answer and never restrict the scan, so
 // no value of a filter changes the plan.
 //
-// Which jobs are looked at: those with the ids, or else the items of the batch, or else the jobs that have the rarest label, or else the
-// holder of a key and then the lists by queue and state.
+// Which jobs are looked at: those with the ids, or else the items of the batch, or else the jobs that have the rarest label, or
+// else the holder of a key and then the lists by queue and state.
 
 import { bounds } from '../../job/bounds.ts'
 import { summaryOf } from '../../job/error.ts'

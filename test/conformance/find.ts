@@ -468,6 +468,35 @@ function slimTests(inWorld: InWorld): void {
     }),
   )
 
+  for (const [filler, most] of [
+    ['x', 8 * 1024],
+    ['\u0001', 32 * 1024],
+  ] as const)
+    test(
+      `an entry with every text at its bound is below ${most} bytes as JSON, if its characters are ${JSON.stringify(filler)}`,
+      inWorld(async ({ holdfast }) => {
+        const queue = holdfast.queue('q'.repeat(bounds.nameLength), { attempts: 1 })
+        const key = filler.repeat(bounds.keyBytes)
+        const labels = Object.fromEntries(
+          Array.from({ length: bounds.labelsMax }, (_, n) => [
+            `${'n'.repeat(63)}${n}`,
+            filler.repeat(bounds.labelBytes),
+          ]),
+        )
+        const keys = () => ({ dedup: { key }, idempotencyKey: key, limitKey: key, labels })
+        await queue.enqueue(1, keys())
+        const [lease] = await queue.claim({ worker: filler.repeat(bounds.workerLength) })
+        await lease?.progress(0.123456789, filler.repeat(bounds.progressMessageBytes))
+        const bytes = async () => Buffer.byteLength(JSON.stringify((await holdfast.jobs()).jobs[0]))
+        const running = await bytes()
+        assert.ok(running > most / 2 && running < most, `${running} bytes`)
+        const text = filler.repeat(bounds.errorTextBytes)
+        await lease?.dead(Object.assign(new Error(text), { name: text, code: text }))
+        const dead = await bytes()
+        assert.ok(dead < most, `${dead} bytes`)
+      }),
+    )
+
   test(
     'a page of 100 jobs with payloads of a mebibyte is below 64 KB as JSON',
     { timeout: 60_000 },

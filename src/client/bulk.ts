@@ -342,7 +342,7 @@ function isMark([until, after, pass, runAt, call, dryRun, ...rest]: readonly unk
   return areTexts && areNumbers && rest.length === 0
 }
 
-/** An error of the store, with what was done before it and where to go on. A request that is refused for good is no such error. */
+/** An error of the store, with what was done before it and where to go on. What is refused for good is no such error. */
 function withProgress(error: unknown, { changed, next }: BulkAnswer): unknown {
   if (!isHoldfastError(error) || error.code === 'INVALID_OPTION' || error.code === 'UNSUPPORTED') return error
   const done = `${changed} ${changed === 1 ? 'job was' : 'jobs were'} changed before. The same call with after: error.facts.next goes on.`

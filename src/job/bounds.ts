@@ -71,6 +71,8 @@ export const bounds = {
   awaitsMax: 100,
   /** How long a signal waits under a key, at most. */
   signalTtlMaxMs: 366 * 86_400_000,
+  /** A search by several labels counts the jobs of each up to this many, and goes by the rarest. */
+  labelledCountMax: 1_000,
   threadsMax: 256,
   leaseMinMs: 1,
   leaseMaxMs: 7 * 86_400_000,

@@ -304,6 +304,27 @@ function conditionTests(inWorld: InWorld): void {
   )
 
   test(
+    'several labels are looked for by the rarest of them, on every page, and in whichever order they are given',
+    inWorld(async ({ holdfast }) => {
+      const kinds = Array.from({ length: 300 }, (_, n) => (n % 100 === 50 ? 'odd' : 'usual'))
+      await holdfast.queue('a').enqueueMany(kinds.map((kind, n) => ({ payload: n, labels: { all: 'yes', kind } })))
+      for (const labels of [
+        { all: 'yes', kind: 'odd' },
+        { kind: 'odd', all: 'yes' },
+      ]) {
+        const { jobs, looked } = await holdfast.jobs({ labels, include: ['payload'] })
+        assert.deepEqual([jobs.map(({ payload }) => payload), looked], [[250, 150, 50], 3])
+        assert.deepEqual(await holdfast.count({ labels }), { count: 3, looked: 3, next: null })
+        let all = 0
+        for await (const page of pages(holdfast, { labels, limit: 1 })) all += page.looked
+        assert.equal(all, 3)
+      }
+      const none = await holdfast.jobs({ labels: { all: 'yes', kind: 'never' } })
+      assert.deepEqual([none.jobs, none.looked, none.next], [[], 0, null])
+    }),
+  )
+
+  test(
     'by error group, only dead jobs',
     inWorld(async (world) => {
       const { holdfast } = await variety(world)
@@ -512,6 +533,35 @@ function slimTests(inWorld: InWorld): void {
       assert.equal(full?.error?.causes?.length, 1)
     }),
   )
+
+  for (const [filler, most] of [
+    ['x', 8 * 1024],
+    ['\u0001', 32 * 1024],
+  ] as const)
+    test(
+      `an entry with every text at its bound is below ${most} bytes as JSON, if its characters are ${JSON.stringify(filler)}`,
+      inWorld(async ({ holdfast }) => {
+        const queue = holdfast.queue('q'.repeat(bounds.nameLength), { attempts: 1 })
+        const key = filler.repeat(bounds.keyBytes)
+        const labels = Object.fromEntries(
+          Array.from({ length: bounds.labelsMax }, (_, n) => [
+            `${'n'.repeat(63)}${n}`,
+            filler.repeat(bounds.labelBytes),
+          ]),
+        )
+        const keys = () => ({ dedup: { key }, idempotencyKey: key, limitKey: key, labels })
+        await queue.enqueue(1, keys())
+        const [lease] = await queue.claim({ worker: filler.repeat(bounds.workerLength) })
+        await lease?.progress(0.123456789, filler.repeat(bounds.progressMessageBytes))
+        const bytes = async () => Buffer.byteLength(JSON.stringify((await holdfast.jobs()).jobs[0]))
+        const running = await bytes()
+        assert.ok(running > most / 2 && running < most, `${running} bytes`)
+        const text = filler.repeat(bounds.errorTextBytes)
+        await lease?.dead(Object.assign(new Error(text), { name: text, code: text }))
+        const dead = await bytes()
+        assert.ok(dead < most, `${dead} bytes`)
+      }),
+    )
 
   test(
     'a page of 100 jobs with payloads of a mebibyte is below 64 KB as JSON',

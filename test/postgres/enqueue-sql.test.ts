@@ -133,10 +133,11 @@ describe('the stored definition', () => {
       assert.deepEqual(await labels({ customer: { id: 'ada' }, n: 7 }, stated), { ...stated.labels, n: '7' })
       assert.deepEqual(await labels(5), {})
       assert.deepEqual(await labels(5, { labels: {} }), {})
+      assert.deepEqual(await labels(5, { labels: null }), {})
       assert.deepEqual(await labels(customer('x'.repeat(129)), stated), stated.labels)
       const message = /^INVALID_LABEL: the label customer of queue mail is customer\.id of the payload/
       await assert.rejects(enqueue(world, 'mail', customer('x'.repeat(129))), { code: 'HF110', message })
-      for (const bad of [5, 'a', [], { a: 1 }, { a: '' }, { '1': 'a' }, { a: 'x'.repeat(129) }])
+      for (const bad of [5, 'a', [], { a: 1 }, { a: '' }, { a: null }, { '1': 'a' }, { a: 'x'.repeat(129) }])
         await assert.rejects(enqueue(world, 'mail', 5, { labels: bad }), { code: 'HF106', message: /labels/ })
       assert.deepEqual(await world.rows(postgresDialect.wrongLabelRows('holdfast')), [])
     }),

@@ -5,6 +5,7 @@ import { describe, test } from 'node:test'
 import pg from 'pg'
 import { encodeDefinition, undefinedQueue } from '../../src/job/stored-definition.ts'
 import { open } from '../../src/open.ts'
+import { defineQueue } from '../../src/queue/definition.ts'
 import { grantRoles } from '../../src/store/postgres/schema/grant.ts'
 import { migrate } from '../../src/store/postgres/schema/migrate.ts'
 import { usesByRole } from '../../src/store/postgres/schema/roles.ts'
@@ -159,6 +160,44 @@ describe('a producer', () => {
     await assert.rejects(define('no such name', 1, null), { code: 'HF103' })
     await scene.holdfast.queue('fresh', { limit: { concurrency: 9 } }).enqueue(1)
     assert.deepEqual(await limitsOf(scene, 'fresh'), { is_named: true, max_running: 9, key_max_running: null })
+  })
+
+  test('cannot leave out the labels of a definition', async () => {
+    await using scene = await setup()
+    const { producer, holdfast, database, role } = scene
+    const labelled = defineQueue<{ name?: string }>('labelled', { labels: { customer: 'name' } })
+    await holdfast.queue(labelled).enqueue({ name: 'first' })
+    const [{ lane, epoch }] = (
+      await producer.query(`select lane, epoch from holdfast.open_lanes('{labelled}', '{5}', 1, 1)`)
+    ).rows
+    const payload = '{"name":"ada"}'
+    const send = {
+      plain: (labels: string | null) =>
+        producer.query(
+          `select holdfast.enqueue_plain(null, array[gen_random_uuid(), gen_random_uuid()], array[$1::int], array[5::smallint],
+             array['1', $2], null, null, null, null, null, array[$1::int], array[$3::uuid], null, null, null, array[null, $4])`,
+          [lane, payload, epoch, labels],
+        ),
+      job: (labels: string | null) => {
+        const stated = labels === null ? {} : { labels: JSON.parse(labels) }
+        const job = { id: uuid(), lane, epoch, payload, maxAttempts: 5, dedupKey: 'd', dedupScope: 'live', ...stated }
+        return producer.query('select holdfast.enqueue($1, null, null, false)', [JSON.stringify([[job]])])
+      },
+    }
+    for (const enqueue of Object.values(send)) {
+      for (const labels of [null, '{}', '{"other":"ada"}']) await assert.rejects(enqueue(labels), { code: 'HF006' })
+      await enqueue('{"customer":"ada"}')
+    }
+    const one = 'select holdfast.enqueue_one($1, $2, $3, $4, 5::smallint, $5, null, null, null, null)'
+    await assert.rejects(producer.query(one, [uuid(), uuid(), lane, epoch, payload]), { code: 'HF006' })
+    await producer.query(one, [uuid(), uuid(), lane, epoch, '{"where":"here"}'])
+    await using client = await open(database.urlOf(role))
+    await client.queue('labelled').enqueueMany([{ payload: { name: 'ada' } }, { payload: 5 }])
+    const { jobs } = await holdfast.jobs({ queue: 'labelled', include: ['payload'] })
+    const wrong = jobs.filter(({ payload, labels }) => (payload as { name?: string }).name !== labels['customer'])
+    assert.deepEqual(wrong, [])
+    assert.equal((await holdfast.count({ labels: { customer: 'ada' } })).count, 3)
+    await assertRecount(database.pool)
   })
 
   test('can read answers of its own calls, and not those of others', async () => {

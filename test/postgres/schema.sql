@@ -644,6 +644,7 @@ function changes(p_era uuid, p_from pg_snapshot, p_from_no bigint, p_until pg_sn
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function check_definition(p_name text, p_definition jsonb, p_states_limits boolean) returns void plpgsql volatile;
+function check_found_labels(p_lanes integer[], p_payloads text[], p_labels text[]) returns void plpgsql volatile;
 function check_job(p_job jsonb) returns void plpgsql volatile;
 function check_labels(p_labels text[]) returns void plpgsql volatile;
 function check_lanes(p_lanes integer[]) returns void plpgsql volatile;

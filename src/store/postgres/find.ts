@@ -2,8 +2,8 @@
 // for which they hold, and the last job that it looked at. Conditions are columns of the answer and never restrict the scan, so
 // no value of a filter changes the plan.
 //
-// Which jobs are looked at: those with the ids, or else the items of the batch, or else the jobs that have a label, or else the
-// holder of a key and then the lists by queue and state.
+// Which jobs are looked at: those with the ids, or else the items of the batch, or else the jobs that have the rarest label, or
+// else the holder of a key and then the lists by queue and state.
 
 import { bounds } from '../../job/bounds.ts'
 import { summaryOf } from '../../job/error.ts'
@@ -61,7 +61,7 @@ export interface Reads<Entry> {
   conditionsOn?(kind: Kind, given: (value: Value) => string): readonly string[]
   /** Lists and parts in the direction in which jobs move, for changes of all jobs that match. */
   readonly isInFlow?: boolean
-  /** Of a job with the first label, the highest number to look at. */
+  /** Of a job with a label, the highest number to look at. */
   readonly until?: number
 }
 
@@ -115,7 +115,7 @@ type Way = 'ids' | 'items' | 'labels' | 'lists'
  *
  * - `ids`: 0 while live jobs are read, then 1; how many ids were looked at;
  * - `items`: 0 for ended items, by number; 1 for ready and running items, by lane; 2 for all others, by lane;
- * - `labels`: the number of the last job that has the first label, newest first;
+ * - `labels`: the number of the last job that has one of the labels, newest first;
  * - `lists`: the holder of the key, which comes first and not again in its list (0: none); then queue, state, and the last job's
  *   place in that list. Without a queue: only the holder was looked at.
  */
@@ -219,16 +219,42 @@ function itemsOf(part: 0 | 1 | 2, no: number, place: Place | null, max: number):
   }
 }
 
-/** Newest first. The other labels are compared job by job, and so is this one: two labels may have the same hash. */
+/**
+ * Newest first, by the rarest label. The others are compared job by job, and so is this one: two labels may have the same hash. A
+ * mark is a job's number, so the next page may go by another label.
+ */
 async function walkLabels<Entry>(scan: Scan<Entry>, labels: Labels, mark: Mark | null): Promise<void> {
-  const [name = '', value = ''] = Object.entries(labels)[0] ?? []
+  const from = mark === null ? null : Number(mark[1])
+  const [name, value] = await rarestOf(scan.db, labels, from ?? scan.until + 1)
   await scan.walk({
-    from: mark === null ? null : [Number(mark[1])],
+    from: from === null ? null : [from],
     read: (place, max) => jobsWithLabel(name, value, place?.[0] ?? scan.until + 1, max),
     markAt: ([seq = 0]) => ['labels', seq],
     end: ['labels', 0],
   })
 }
+
+/** The label with the fewest jobs before this number, as far as they are counted; the first of several. */
+async function rarestOf(
+  db: Queryable,
+  labels: Labels,
+  before: number,
+): Promise<readonly [name: string, value: string]> {
+  const all = Object.entries(labels)
+  const [only = ['', '']] = all
+  if (all.length < 2) return only
+  const rows = await db.query(countLabelled, [
+    ...[texts(all.map(([name]) => name)), texts(all.map(([, value]) => value))],
+    ...[before, bounds.labelledCountMax],
+  ])
+  const counts = rows.map(([jobs]) => Number(jobs))
+  return all[counts.indexOf(Math.min(...counts))] ?? only
+}
+
+const countLabelled = `select n.jobs from unnest($1::text[], $2::text[]) with ordinality u(name, value, turn)
+   cross join lateral (select count(*) as jobs from (
+     select from holdfast.label k where k.hash = ${labelHash('u.name', 'u.value')} and k.seq < $3 order by k.seq desc limit $4) s) n
+  order by u.turn`
 
 /** A label has one row for each of its jobs, whether the job is live or has ended. */
 function jobsWithLabel(name: string, value: string, before: number, max: number): Source {

@@ -64,7 +64,7 @@ const flow: readonly JobState[] = ['scheduled', 'held', 'ready', 'running', 'dea
  *
  * - `ids`: how many ids were looked at;
  * - `items`: the number of the last item;
- * - `labels`: the number of the last job that has the first label, newest first;
+ * - `labels`: the number of the last job that has one of the labels, newest first;
  * - `lists`: the holder of the key, which comes first and not again in its list (0: none); then queue, state, and the last job's
  *   place in that list. Without a queue: only the holder was looked at.
  */
@@ -144,18 +144,33 @@ function walkItems<Found>(scan: Scan<Found>, id: string, mark: ItemsMark | null)
 export const selectLabelled =
   'select seq from holdfast_label where name = ? and value = ? and seq < ? order by seq desc limit +?'
 
-/** Newest first. The other labels are compared job by job. */
+/**
+ * Newest first, by the rarest label. The others are compared job by job. A mark is a job's number, so the next page may go by
+ * another label.
+ */
 function walkLabels<Found>(scan: Scan<Found>, labels: Labels, mark: LabelsMark | null): void {
   const { tx } = scan
-  const [name, value] = Object.entries(labels)[0] as [string, string]
+  const before = mark?.[1] ?? Number.MAX_SAFE_INTEGER
+  const [name, value] = rarestOf(tx, labels, before)
   scan.walk({
-    from: [mark?.[1] ?? Number.MAX_SAFE_INTEGER, 0, 0],
+    from: [before, 0, 0],
     read: ([from], max) =>
       tx.db
         .all<{ seq: number }>(selectLabelled, name, value, from, max)
         .map(({ seq }) => ({ seq, place: [seq, 0, 0] })),
     markAt: ([seq]) => ['labels', seq as number],
   })
+}
+
+/** The label with the fewest jobs before this number, as far as they are counted; the first of several. */
+function rarestOf(tx: SqliteTransaction, labels: Labels, before: number): readonly [name: string, value: string] {
+  const all = Object.entries(labels)
+  const [only] = all as [[string, string]]
+  if (all.length < 2) return only
+  const jobsOf = ([name, value]: readonly [string, string]) =>
+    tx.db.all(selectLabelled, name, value, before, bounds.labelledCountMax).length
+  const counts = all.map(jobsOf)
+  return all[counts.indexOf(Math.min(...counts))] ?? only
 }
 
 interface List {

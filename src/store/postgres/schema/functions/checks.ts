@@ -100,6 +100,23 @@ begin
   end if;
 end $holdfast$;
 
+-- A job with a lane has the labels that its queue's definition finds. A client that remembers an older definition looks it up
+-- anew, and sends them.
+create function holdfast.check_found_labels(p_lanes int[], p_payloads text[], p_labels text[]) returns void language plpgsql
+as $holdfast$
+begin
+  if not exists (select from unnest(p_lanes) u(lane) join holdfast.lane l on l.no = u.lane join holdfast.queue q on q.no = l.queue
+                  where q.labels is not null) then
+    return;
+  end if;
+  if exists (select from unnest(p_lanes, p_payloads, p_labels) u(lane, payload, labels)
+               join holdfast.lane l on l.no = coalesce(u.lane, p_lanes[1])
+              cross join lateral (select * from holdfast.queue q where q.no = l.queue and q.labels is not null offset 0) q
+              where holdfast.find_labels(q.labels, q.name, u.payload, u.labels::jsonb) is distinct from nullif(u.labels::jsonb, '{}')) then
+    perform holdfast.raise_outdated();
+  end if;
+end $holdfast$;
+
 create function holdfast.check_one(p_flush uuid, p_id uuid, p_lane int, p_max_attempts smallint, p_payload text, p_headers text,
   p_timeout_ms bigint) returns void language plpgsql as $holdfast$
 begin
@@ -109,6 +126,7 @@ begin
   end if;
   perform holdfast.check_texts(array[p_payload], array[p_headers]);
   perform holdfast.check_lanes(array[p_lane]);
+  perform holdfast.check_found_labels(array[p_lane], array[p_payload], null);
 end $holdfast$;
 
 create function holdfast.check_plain(p_ids uuid[], p_lanes int[], p_max_attempts smallint[], p_payloads text[],
@@ -137,6 +155,7 @@ begin
   perform holdfast.check_texts(p_payloads, p_headers);
   perform holdfast.check_labels(p_labels);
   perform holdfast.check_lanes(p_lanes);
+  perform holdfast.check_found_labels(p_lanes, p_payloads, p_labels);
   if exists (select from unnest(p_limit_keys, p_lanes) u(limit_key, lane)
                join holdfast.lane l on l.no = coalesce(u.lane, p_lanes[1])
               where not holdfast.is_limit_key(u.limit_key, l.queue)) then
@@ -202,6 +221,9 @@ begin
   end if;
   if v_lane is not null then
     perform holdfast.check_lanes(array[v_lane]);
+    if not p_job ? 'unfitLabel' then -- that job is refused
+      perform holdfast.check_found_labels(array[v_lane], array[p_job ->> 'payload'], array[(p_job -> 'labels')::text]);
+    end if;
   end if;
 end $holdfast$;
 

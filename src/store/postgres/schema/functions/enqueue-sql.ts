@@ -258,6 +258,9 @@ declare
 begin
   perform holdfast.check_names(v_options, 'options', '{id,delay_ms,run_at,start_before,priority,attempts,timeout_ms,dedup,'
     'idempotency_key,headers,limit_key,labels,notify}');
+  if jsonb_typeof(options -> 'labels') = 'object' then
+    perform holdfast.labels_option(options); -- a null in them is no label, and not as if it were not given
+  end if;
   v_job := holdfast.checked_job(queue, payload, v_options, v_now);
   if jsonb_typeof(v_options -> 'notify') <> 'boolean' then
     perform holdfast.refuse('HF106', 'INVALID_OPTION: notify is true or false.');

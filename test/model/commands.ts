@@ -21,6 +21,7 @@ import type {
   ItemsQuery,
   JobsPage,
   LeaseRef,
+  SettleAnswer,
   SignalTarget,
   SkipReason,
   Store,
@@ -105,7 +106,7 @@ interface Question<Answer, Expected> {
   readonly name: string
   readonly request: unknown
   ask(store: Store): Promise<Answer>
-  expect(model: Model, oracle: Oracle): Expected
+  expect(model: Model, oracle: Oracle, answer: Answer): Expected
   /** For a call in several parts, between which others may run. */
   expectInParts?(race: Race): Generator<void, Expected>
   /** Replaces the test for equality. */
@@ -212,9 +213,11 @@ export function toCall(move: Move, scene: Scene): Call {
         const lease = pickHold(spec.hold, scene)
         return { ...lease, settlement: toSettlement(spec, scene, lease), retryDelayMs: 3_000 }
       })
-      return call({
-        ...{ name: 'settle', request: requests, ask: (store) => store.settle(requests) },
-        expect: (model, oracle) => model.settle(requests, oracle),
+      return call<readonly SettleAnswer[], readonly SettleAnswer[]>({
+        name: 'settle',
+        request: requests,
+        ask: async (store) => Promise.all(await store.settle(requests)),
+        expect: (model, oracle, answers) => model.settle(requests, oracle, answers),
         agrees: statesAgree,
       })
     }
@@ -546,7 +549,7 @@ function call<Answer, Expected>(question: Question<Answer, Expected>): Call {
       claimed: name === 'claim' ? (answer as ClaimedJob[]) : [],
       kinds: kindsOf(answer).map((kind) => `${name}: ${kind}`),
       names: namesIn(request),
-      judge: (model, oracle) => differenceTo(expect(model, oracle), model),
+      judge: (model, oracle) => differenceTo(expect(model, oracle, answer), model),
       judgeInParts: expectInParts
         ? function* (race) {
             return differenceTo(yield* expectInParts(race), race.model, race.busy)

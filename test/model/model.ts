@@ -142,6 +142,8 @@ export interface ModelJob extends Mutable<JobRecord> {
   /** Its last attempt ended it, so the end of that attempt is the time at which it finished. */
   endedByRun: boolean
   journal: ModelJournal
+  /** A message came while it was ready: where waking is a transaction of its own, its next snooze may end at once. */
+  mayBeWoken: boolean
   /** `born` of the job that started it as a child. */
   parentBorn: number | null
 }
@@ -448,7 +450,7 @@ export class Model {
         started: false,
       },
       ...{ hash: idempotency?.hash ?? null, keepUntil: 0, delayMs: null, isDeletedAtEnd: false, endedByRun: false },
-      ...{ journal: noJournal, parentBorn: null },
+      ...{ journal: noJournal, parentBorn: null, mayBeWoken: false },
       scope: dedup === null ? null : typeof dedup.scope === 'object' ? 'window' : dedup.scope,
     }
     this.state.live.push(created)
@@ -1112,7 +1114,8 @@ export class Model {
   /** A message has come: a parked job is ready, and the next park of a running job ends at once. */
   #wakeRun(job: ModelJob): void {
     if (job.hold) job.woken = true
-    else if (job.state === 'scheduled' && job.journal.isParked) this.#wait(job, this.state.now, true)
+    else if (job.state !== 'scheduled') job.mayBeWoken = this.admitsLate
+    else if (job.journal.isParked) this.#wait(job, this.state.now, true)
   }
 
   journal(id: string): Journal | null {
@@ -1127,8 +1130,13 @@ export class Model {
     )
   }
 
-  settle(requests: readonly SettleRequest[], oracle: Oracle): SettleAnswer[] {
-    const answers = requests.map((request) => this.#settleOne(request, oracle))
+  /** `real`: what the store answered. It decides whether a job was woken that may have been. */
+  settle(requests: readonly SettleRequest[], oracle: Oracle, real: readonly SettleAnswer[] = []): SettleAnswer[] {
+    const answers = requests.map((request, i) => {
+      const job = this.#held(request)
+      if (job?.mayBeWoken && request.settlement.as === 'snooze') job.woken ||= isReady(real[i])
+      return this.#settleOne(request, oracle)
+    })
     return this.#endCall(answers, oracle)
   }
 
@@ -1195,7 +1203,7 @@ export class Model {
       job.journal = { ...job.journal, isParked }
       if (isParked) job.hasJournal = true
       if (ending === 'snoozed' && !job.woken) job.headers = encodeWake(job.headers, null)
-      job.woken = false
+      Object.assign(job, { woken: false, mayBeWoken: false })
       this.#wait(job, verdict.to === 'scheduled' ? verdict.runAt : now, verdict.to === 'ready' && verdict.front)
       if (verdict.to === 'scheduled') job.delayMs = verdict.runAt - now
     } else {
@@ -1697,7 +1705,7 @@ export class Model {
     const fresh = {
       attempts: 0,
       freeReleases: 0,
-      woken: false,
+      ...{ woken: false, mayBeWoken: false },
       cancelRequested: false,
       startBefore: null,
       started: false,
@@ -1893,8 +1901,12 @@ function record(job: ModelJob): JobRecord {
     keepUntil,
     ...rest
   } = job
-  const { isDeletedAtEnd, endedByRun, heldPlace, delayMs, journal, parentBorn, ...known } = rest
+  const { isDeletedAtEnd, endedByRun, heldPlace, delayMs, journal, parentBorn, mayBeWoken, ...known } = rest
   return known
+}
+
+function isReady(answer: SettleAnswer | undefined): boolean {
+  return typeof answer === 'object' && 'state' in answer && (answer.state === 'ready' || answer.state === 'held')
 }
 
 function journalOf({ journal, parent, cancelRequested }: ModelJob): Journal {

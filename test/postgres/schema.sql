@@ -998,7 +998,7 @@ function lock_found(p_ids uuid[], p_seqs bigint[], p_classes smallint[], p_keep_
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
-function lock_jobs(p_ids uuid[], p_waits boolean) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text, start_before bigint, has_journal boolean) plpgsql volatile
+function lock_jobs(p_ids uuid[]) returns TABLE(id uuid, lane integer, queue text, priority smallint, attempts smallint, cancel text, run_at bigint, headers text, batch integer, limit_key text, state text, start_before bigint, has_journal boolean) plpgsql volatile
   set enable_seqscan=off
   set plan_cache_mode=force_generic_plan
   set jit=off

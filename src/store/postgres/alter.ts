@@ -38,8 +38,7 @@ async function alterTogether(context: StoreContext, requests: readonly AlterRequ
     await lockJobs(tx, ids)
     await tx.readClock()
     const answered: AlterAnswer[] = []
-    for (const request of requests)
-      answered.push(await new Alteration(tx, { ready, touched, followed }).make(request))
+    for (const request of requests) answered.push(await new Alteration(tx, { ready, touched, followed }).make(request))
     return answered
   }
   const { db, lanes, polls } = context

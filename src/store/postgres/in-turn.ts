@@ -1,4 +1,5 @@
-// Settlements and checkpoints with effects: requests that are made one after the other, in one transaction, each behind a savepoint.
+// Settlements and checkpoints with effects: requests that are made one after the other, in one transaction, each behind a
+// savepoint.
 //
 // BUSY LANES. A request may need a busy lane (`lanes.ts`) for its follow-ups or its death notice. Then it is left out of its
 // flush, and is made afterwards in a transaction of its own. It waits without a connection, its job stays leased meanwhile, and
@@ -154,7 +155,7 @@ class Calls<R extends LeaseRef, A> {
     this.#context = context
   }
 
-  /** Makes the request once the lanes are open. If the promise fails, the caller may ask again for the whole flush, with its token. */
+  /** Once the lanes are open. If the promise fails, the caller may ask again for the whole flush, with its token. */
   later(request: R, flushes: OwnFlushes | undefined): Promise<Final<A>> {
     const made = this.inOwnTransaction(request, flushes, { waits: true })
     made.catch(() => undefined) // it may fail before the caller has the answers of the flush
@@ -162,8 +163,8 @@ class Calls<R extends LeaseRef, A> {
   }
 
   /**
-   * The indexes of requests that share a transaction: all whose statements set nothing (`sql-leftovers.ts`). A lease that is given
-   * twice must be used in the order of its requests. So if a lease is given twice and some request cannot share, none
+   * The indexes of requests that share a transaction: all whose statements set nothing (`sql-leftovers.ts`). A lease that is
+   * given twice must be used in the order of its requests. So if a lease is given twice and some request cannot share, none
    * shares, and all are made in their order.
    */
   async sharingOf(requests: readonly R[]): Promise<number[]> {
@@ -177,8 +178,8 @@ class Calls<R extends LeaseRef, A> {
   }
 
   /**
-   * A full disk fails neither the job nor other requests: only this request is answered that nothing was carried out. A data error
-   * fails this request alone.
+   * A full disk fails neither the job nor other requests: only this request is answered that nothing was carried out. A data
+   * error fails this request alone.
    */
   async inOwnTransaction(request: R, flushes: OwnFlushes | undefined, { waits = false } = {}): Promise<Answered<A>> {
     try {

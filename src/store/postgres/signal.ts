@@ -61,8 +61,8 @@ function refusedFor(id: string, state: JobState | null): Refused {
 const notification = JSON.stringify({ signalled: true } satisfies Message)
 
 /**
- * One statement over the caller's connection. The notification is sent when the caller commits: then a process that listens delivers
- * the message. If it is lost, the next sweep does. `channel`: where to; null: none is sent.
+ * One statement over the caller's connection. The notification is sent when the caller commits: then a process that listens
+ * delivers the message. If it is lost, the next sweep does. `channel`: where to; null: none is sent.
  */
 export async function signalIn(
   { db }: StoreContext,

@@ -1,5 +1,5 @@
-// Journals, signals and children where several transactions are at work at once: which of them waits for which, what a crash leaves
-// behind, and what a repeated call does. What they promise on every store is in test/conformance.
+// Journals, signals and children where several transactions are at work at once: which of them waits for which, what a crash
+// leaves behind, and what a repeated call does. What they promise on every store is in test/conformance.
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import test from 'node:test'

@@ -1,15 +1,15 @@
 // Checkpoint.
 //
-// WITHOUT EFFECTS. The journals of all jobs of a call are written by one statement (`schema/functions/checkpoint.ts`). A write
-// that is refused leaves the others as they are. If the database refuses a row, the jobs are divided, as those of a settlement
-// are.
+// WITHOUT EFFECTS. The journals of all jobs of a call are written by one statement (`schema/functions/checkpoint.ts`). A
+// write that is refused leaves the others as they are. If the database refuses a row, the jobs are divided, as those of a
+// settlement are.
 //
-// EVERYTHING ELSE, and calls that name a lease twice: one request after the other, each behind a savepoint (`in-turn.ts`). Then
-// the leases of those that were carried out are kept, as one set.
+// EVERYTHING ELSE, and calls that name a lease twice: one request after the other, each behind a savepoint (`in-turn.ts`).
+// Then the leases of those that were carried out are kept, as one set.
 //
-// SENT AGAIN. Every call has a token, its own unless the caller gave one. All flush numbers are derived from it. A job keeps its
-// lease, so a request could be carried out twice: its records would be refused, but not its effects. The flush number is taken in
-// the transaction that carries the request out. A second send finds it, and answers what was kept.
+// SENT AGAIN. Every call has a token, its own unless the caller gave one. All flush numbers are derived from it. A job keeps
+// its lease, so a request could be carried out twice: its records would be refused, but not its effects. The flush number is
+// taken in the transaction that carries the request out. A second send finds it, and answers what was kept.
 
 import { randomUUID } from 'node:crypto'
 import { isRefused, type Refused } from '../../errors.ts'

@@ -20,8 +20,8 @@ import type { StoreContext } from './enqueue.ts'
 import { lowerLimits } from './limits/lower.ts'
 
 /**
- * Also opens the lanes of these queues and of the queues of their notices, so that later calls find most of them open. A busy
- * lane is left to those calls.
+ * Also opens the lanes of these queues and of the queues of their notices, so that later calls find most of them open. A
+ * busy lane is left to those calls.
  */
 export async function define(context: StoreContext, queues: readonly QueueSettings[]): Promise<DefinedQueue[]> {
   const { db, lanes, definitions, polls } = context

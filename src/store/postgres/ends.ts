@@ -67,9 +67,9 @@ export async function makeFirst(tx: PgTransaction, ids: readonly string[]): Prom
 }
 
 /**
- * Enqueues end notices, and removes them, in one transaction. Its commit does not wait for the disk: if it is lost, the notices are
- * there again. If a lane of theirs is busy, all of them are left to the sweep. Answers how many were enqueued; those that another
- * process takes at this moment are not.
+ * Enqueues end notices, and removes them, in one transaction. Its commit does not wait for the disk: if it is lost, the
+ * notices are there again. If a lane of theirs is busy, all of them are left to the sweep. Answers how many were enqueued;
+ * those that another process takes at this moment are not.
  */
 export async function enqueueNotices(context: StoreContext, nos: readonly number[]): Promise<number> {
   const { db, lanes } = context

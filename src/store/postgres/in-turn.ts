@@ -155,10 +155,7 @@ class Calls<R extends LeaseRef, A> {
     this.#context = context
   }
 
-  /**
-   * Makes the request once the lanes are open. If the promise fails, the caller may ask again for the whole flush, with its
-   * token.
-   */
+  /** Once the lanes are open. If the promise fails, the caller may ask again for the whole flush, with its token. */
   later(request: R, flushes: OwnFlushes | undefined): Promise<Final<A>> {
     const made = this.inOwnTransaction(request, flushes, { waits: true })
     made.catch(() => undefined) // it may fail before the caller has the answers of the flush

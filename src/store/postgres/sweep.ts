@@ -542,8 +542,9 @@ export class Sweeps {
   }
 
   /**
-   * Delivers messages and enqueues notices of ends that are left over: those of callers' own transactions, of jobs whose rows
-   * were locked, and of processes that died after their commit. `tookAll`: all that this call has read, and there was no more.
+   * Delivers messages and enqueues notices of ends that are left over: those of callers' own transactions, of jobs whose
+   * rows were locked, and of processes that died after their commit. `tookAll`: all that this call has read, and there was
+   * no more.
    */
   async deliver(
     max = limitEventsMin,

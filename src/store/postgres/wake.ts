@@ -64,9 +64,7 @@ export interface LeftOver {
   deliver(): Promise<unknown>
 }
 
-/**
- * Work that messages ask for, at any rate: one at a time, and a gap between two. A failure is no loss, because sweeps do it too.
- */
+/** Work that messages ask for, at any rate: one at a time, and a gap between two. If it fails, a sweep does it. */
 class Repeated {
   readonly #work: () => Promise<unknown>
   readonly #ended: AbortSignal

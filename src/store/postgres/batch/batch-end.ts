@@ -28,7 +28,8 @@ const foldFrom = 100
 
 /**
  * How long the chores of a sweep wait for each lock. Other calls of the store have a lock for a step, an application's open
- * transaction may have one for minutes. If it is not free in time, the batch is left to a later sweep, and all else is swept.
+ * transaction may have one for minutes. If it is not free in time, the batch is left to a later sweep, and everything else
+ * is swept.
  */
 const choreLockMaxMs = 200
 /** The same for the end of a batch after a settlement. The key of its completion may be busy, and it has the batch's lock. */

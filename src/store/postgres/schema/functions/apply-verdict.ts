@@ -162,8 +162,8 @@ exception when others then
 end $holdfast$;
 
 -- Locked jobs wait again, in this order: [{ id, lane, ready, runAt, attempts, free_releases, past, snoozed, parked, batch,
--- costs }]. A snooze ends the run that read the data of a wake, so they are used up, unless a wake came while it ran. After a
--- retry, release or rescue the next run reads them again.
+-- costs }]. A snooze ends the run that read the data of a wake, so they are used up, unless a wake came while it ran. After
+-- a retry, release or rescue the next run reads them again.
 create function holdfast.wait_again(p_jobs jsonb, p_now bigint) returns void language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$

@@ -1,14 +1,15 @@
 // CHECKPOINT: journals of leased jobs, written while their leases go on.
 //
 //   without effects   `checkpoint`: one statement for all jobs of the call
-//   with effects      `leased`, then `write_journals` and the effects of one request after the other, each behind a savepoint,
-//                     then `hold_on` for those that were carried out (`../../checkpoint.ts`)
+//   with effects      `leased`, then `write_journals` and the effects of one request after the other, each behind a
+//   savepoint, then
+//                     `hold_on` for those that were carried out (`../../checkpoint.ts`)
 //
 // LOCKS, in this order:
 //
 //   1. The rows of the jobs, as a settlement locks them. So a checkpoint and a settlement, a cancel or a rescue of the same job
-//      exclude each other. A rescue that finds the row locked passes over it. After a rescue, the job is not at its place any
-//      more, and the lease is lost.
+//      exclude each other. A rescue that finds the row locked passes over it. After a rescue, the job is not at its place
+//      any more, and the lease is lost.
 //   2. Messages that are used up, without waiting (`journal.ts`).
 //   3. The leases of the token, where one must be renewed, as `renew` locks them. What locks leases before rows of jobs (the
 //      sweep) takes those rows without waiting. So there is no circle.

@@ -50,8 +50,8 @@ begin
   end if;
 end $holdfast$;
 
--- Deletes waiting jobs, whose rows and lanes are locked, with their offers, and frees their keys. Answers what is to be delivered
--- after the commit (\`follow_ends\`).
+-- Deletes waiting jobs, whose rows and lanes are locked, with their offers, and frees their keys. Answers what is to be
+-- delivered after the commit (\`follow_ends\`).
 create function holdfast.delete_waiting(p_ids uuid[], p_now bigint) returns jsonb
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off as $holdfast$
 declare

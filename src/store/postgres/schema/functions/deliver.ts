@@ -14,43 +14,45 @@
 //   2. The rows of the jobs are locked, without waiting: whatever changes a job at this moment has its row.
 //   3. The events of the locked jobs are taken. Then, under the lock:
 //      - a job that is parked becomes ready, at the front of its priority; with a limit key it is held there;
-//      - a job that is ready, runs or is held is marked as woken. Whether a ready job runs is not looked up: its next park ends
-//        at once, which costs a run that finds nothing to do and parks again;
+//      - a job that is ready, runs or is held is marked as woken. Whether a ready job runs is not looked up: its next park
+//        ends at once, which costs a run that finds nothing to do and parks again;
 //      - any other waiting job is left alone. It reads its mailbox when it starts.
 //   4. Events of jobs that are not live are taken, and the messages of jobs that are gone are removed.
 //
-// The events of a job whose row is locked stay. A settlement that parks delivers after its commit, and so does a delivery that
-// comes later, at the latest that of the sweep.
+// The events of a job whose row is locked stay. A settlement that parks delivers after its commit, and so does a delivery
+// that comes later, at the latest that of the sweep.
 //
-// A PARK AND A MESSAGE NEVER MISS EACH OTHER. Let M be the transaction of a message in the mailbox of a job, with its event; and
-// P the settlement that parks the job. After M, the event of M is there until a delivery takes it, with the job's row locked. P
-// has locked that row from before it read `woken` to its commit. So the delivery that takes the event has the row either
+// A PARK AND A MESSAGE NEVER MISS EACH OTHER. Let M be the transaction of a message in the mailbox of a job, with its event;
+// and P the settlement that parks the job. After M, the event of M is there until a delivery takes it, with the job's row
+// locked. P has locked that row from before it read `woken` to its commit. So the delivery that takes the event has the row
+// either
 //
 //   - before P: the job runs, and is marked as woken. P reads that, and the job is ready at once;
 //   - or after P: its statements are younger than the lock, so they see the parked job, and wake it.
 //
-// And the event is taken: by the delivery after M or, if that finds the row locked by P, by the one after P, which begins when
-// both have committed. If a process dies before, by that of a sweep.
+// And the event is taken: by the delivery after M or, if that finds the row locked by P, by the one after P, which begins
+// when both have committed. If a process dies before, by that of a sweep.
 //
-// KEYS. Let M be the transaction of a message under a key, and P the one that parks a job which awaits it. The delivery after M
-// takes the event of the key once it has looked which jobs await the key. If P had committed before that look, the job is found.
-// If not, M had committed before P. P has inserted an event of its own (`if_waiting`) because its job awaits keys. The delivery
-// after P is younger than both, and sees the message. So the job is woken, whichever commits first. A job that parks while no
-// message waits is left parked: it does not wake itself.
+// KEYS. Let M be the transaction of a message under a key, and P the one that parks a job which awaits it. The delivery
+// after M takes the event of the key once it has looked which jobs await the key. If P had committed before that look, the
+// job is found. If not, M had committed before P. P has inserted an event of its own (`if_waiting`) because its job awaits
+// keys. The delivery after P is younger than both, and sees the message. So the job is woken, whichever commits first. A job
+// that parks while no message waits is left parked: it does not wake itself.
 //
-// LOCKS. A delivery waits for no row, so it closes no circle. It takes no lock of a lane: as with `promote`, a job that is not
-// ready is in no claim's sight.
+// LOCKS. A delivery waits for no row, so it closes no circle. It takes no lock of a lane: as with `promote`, a job that is
+// not ready is in no claim's sight.
 //
 // CRASH. Its commit does not wait for the disk. If it is lost, the events are there again, and the jobs are as they were.
 //
 // PLANS. Events are found by job, by key, or (for the sweep) by transaction, from the one on below which all were taken
-// (`limit-events.ts`). Jobs are found by their ids, in queries of their own (`offset 0`): a plan that was made when few jobs were parked
-// would else read all scheduled jobs by their index. `coalesce(expires_at, 0)` keeps the index of that column out in the same way. So the cost
-// of a delivery depends neither on the number of parked jobs nor on that of messages (`test/postgres/plans.test.ts`).
+// (`limit-events.ts`). Jobs are found by their ids, in queries of their own (`offset 0`): a plan that was made when few jobs
+// were parked would else read all scheduled jobs by their index. `coalesce(expires_at, 0)` keeps the index of that column
+// out in the same way. So the cost of a delivery depends neither on the number of parked jobs nor on that of messages
+// (`test/postgres/plans.test.ts`).
 
 export const deliver = `
--- Parked or other scheduled jobs, whose rows are locked, become ready at the front of their priority, or are held there. Answers
--- how many of which queues, and which limit keys need an admission.
+-- Parked or other scheduled jobs, whose rows are locked, become ready at the front of their priority, or are held there.
+-- Answers how many of which queues, and which limit keys need an admission.
 create function holdfast.make_first(p_ids uuid[], p_now bigint) returns jsonb language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$
@@ -98,8 +100,9 @@ begin
   return v_answer;
 end $holdfast$;
 
--- Delivers the messages of these jobs and keys. Answers which queues have ready jobs now, which limit keys need an admission, how many
--- jobs were made ready or held, and how many events are left: the job is locked, or another process delivers them at this moment.
+-- Delivers the messages of these jobs and keys. Answers which queues have ready jobs now, which limit keys need an
+-- admission, how many jobs were made ready or held, and how many events are left: the job is locked, or another process
+-- delivers them at this moment.
 create function holdfast.deliver(p_ids uuid[], p_keys text[], p_names text[], p_now bigint) returns text language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set jit = off
@@ -207,8 +210,8 @@ begin
   return (v_first || jsonb_build_object('left', v_left))::text;
 end $holdfast$;
 
--- For the sweep: jobs and keys of wake events of transactions from p_from on, and below which transaction there are none once
--- these are taken.
+-- For the sweep: jobs and keys of wake events of transactions from p_from on, and below which transaction there are none
+-- once these are taken.
 create function holdfast.pending_wakes(p_from xid8, p_max int)
 returns table (ids jsonb, keys jsonb, names jsonb, low xid8, are_all boolean)
 language plpgsql stable set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$

@@ -1,5 +1,5 @@
-// WHAT FOLLOWS FROM THE END OF A JOB, in the transaction that ends or deletes it. `settle_done`, `finish` and `delete_waiting`
-// are the only functions that take a job out of `job`. Each hands over the jobs of which anything follows:
+// WHAT FOLLOWS FROM THE END OF A JOB, in the transaction that ends or deletes it. `settle_done`, `finish` and
+// `delete_waiting` are the only functions that take a job out of `job`. Each hands over the jobs of which anything follows:
 //
 //   parent_seq     its parent is told: a message in the parent's mailbox, and a wake event (`deliver.ts`). The parent is read
 //                  without a lock. If it is no live job, nothing is written
@@ -86,8 +86,8 @@ begin
   return nullif(jsonb_strip_nulls(jsonb_build_object('wakes', v_wakes, 'notices', v_notices)), '{}');
 end $holdfast$;
 
--- For the sweep: end notices of transactions from p_from on that no process has enqueued, and below which transaction there are
--- none once these are taken.
+-- For the sweep: end notices of transactions from p_from on that no process has enqueued, and below which transaction there
+-- are none once these are taken.
 create function holdfast.pending_notices(p_from xid8, p_max int) returns table (nos jsonb, low xid8, are_all boolean)
 language plpgsql stable set enable_seqscan = off set plan_cache_mode = force_generic_plan as $holdfast$
 begin

@@ -13,15 +13,15 @@
 //
 // WHICH JOBS HAVE ROWS HERE is said by `has_journal` and `has_mail` in the row of the job, live and ended. `has_journal` is set
 // with the first write, `has_mail` when the first message is delivered (`deliver.ts`). Whatever removes a job looks at both, so a
-// job without a journal costs no statement. Each such job has a row in `journal`, with its id: the doctor finds the job by it. As
-// with labels, the rows of a partition that is dropped go some steps before (`labels.ts`).
+// job without a journal costs no statement. Each such job has a row in `journal`, with its id: the doctor finds the job by
+// it. As with labels, the rows of a partition that is dropped go some steps before (`labels.ts`).
 
 import { bounds } from '../../../../job/bounds.ts'
 
 const pinned = `set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 set plan_cache_mode = force_generic_plan set jit = off`
 
-/** The writes that were not refused: \`w\`, with the number of the job. */
+/** The writes that were not refused: `w`, with the number of the job. */
 const accepted = `(
     select a.write, p_seqs[a.turn] as seq, p_ids[a.turn] as id
       from jsonb_array_elements(p_writes) with ordinality a(write, turn)
@@ -29,8 +29,8 @@ const accepted = `(
 
 export const journal = `
 -- Writes journals: [{ records: [{ no, step, part, body }], consume: [no], clear: [name], partial, awaits: [{ key, name }],
--- startsOver }]. p_seqs and p_ids name the jobs, in the same order; null: nothing is written for that one. The rows of the jobs
--- are locked. Answers what was refused, by turn; null: nothing.
+-- startsOver }]. p_seqs and p_ids name the jobs, in the same order; null: nothing is written for that one. The rows of the
+-- jobs are locked. Answers what was refused, by turn; null: nothing.
 create function holdfast.write_journals(p_writes jsonb, p_seqs bigint[], p_ids uuid[], p_now bigint) returns jsonb language plpgsql
 ${pinned}
 as $holdfast$

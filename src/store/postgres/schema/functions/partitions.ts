@@ -107,8 +107,8 @@ begin
   end loop;
 end $holdfast$;
 
--- Removes labels and journals of finished jobs in some pages of a partition whose time is over, from this page on. Answers how
--- many jobs with such rows were there, the sum of their numbers, and the page to go on with; null: there are no more.
+-- Removes labels and journals of finished jobs in some pages of a partition whose time is over, from this page on. Answers
+-- how many jobs with such rows were there, the sum of their numbers, and the page to go on with; null: there are no more.
 create function holdfast.clear_partition(p_class int, p_bucket bigint, p_page bigint, p_now bigint,
   out jobs bigint, out seqs numeric, out next bigint)
 language plpgsql as $holdfast$
@@ -139,8 +139,8 @@ end $holdfast$;
 
 -- Drops one partition whose time is over, and answers how many jobs were in it; null: there is none, or it is in use.
 --
--- A partition whose jobs have labels or journals is dropped once those rows are gone (\`clear_partition\`). The caller removes
--- the rows in steps, and says for each partition how many such jobs the steps saw, and the sum of their numbers. Both are
+-- A partition whose jobs have labels or journals is dropped once those rows are gone (\`clear_partition\`). The caller
+-- removes the rows in steps, and says for each partition how many such jobs the steps saw, and the sum of their numbers. Both are
 -- compared under the lock of the partition. A transaction that committed another job there since makes them differ: then the
 -- partition stays, and a later sweep makes the steps again.
 create function holdfast.drop_partition(p_now bigint, p_cleared jsonb default '{}') returns bigint language plpgsql as $holdfast$

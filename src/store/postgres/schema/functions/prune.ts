@@ -1,8 +1,8 @@
 import { uncountDeaths } from './error-groups.ts'
 
 export const prune = `
--- Deletes finished jobs of the default partition, and key-value entries, dedup keys, messages under keys, flushes and changes
--- whose time is over.
+-- Deletes finished jobs of the default partition, and key-value entries, dedup keys, messages under keys, flushes and
+-- changes whose time is over.
 -- Rows are picked without a lock, and the time of each is read again when it is deleted: another transaction may have written it
 -- anew meanwhile. (Where a row is found by its ctid, the server does not always notice that another version was picked.) Only
 -- entries and dedup keys are picked with a lock: one that a caller's open transaction writes again is left, because that lock may

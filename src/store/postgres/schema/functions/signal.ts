@@ -1,8 +1,8 @@
 // SIGNAL: a message is inserted, with a wake event, and nothing of the job is locked. So a caller's transaction may send one and
 // stay open: it delays nothing. `deliver.ts` says how the message wakes its job.
 //
-// HOW MANY WAIT in a mailbox is counted without a lock. Senders at the same moment do not see each other's messages, so a mailbox
-// may have a few more of one name than the bound says: at most one for each of them.
+// HOW MANY WAIT in a mailbox is counted without a lock. Senders at the same moment do not see each other's messages, so a
+// mailbox may have a few more of one name than the bound says: at most one for each of them.
 
 import { bounds } from '../../../../job/bounds.ts'
 
@@ -73,8 +73,8 @@ begin
   return v_answer;
 end $holdfast$;
 
--- Removes the messages of a mailbox, all or those with this name; not the ends of children, and not those that are being used up
--- at this moment. Answers how many.
+-- Removes the messages of a mailbox, all or those with this name; not the ends of children, and not those that are being
+-- used up at this moment. Answers how many.
 create function holdfast.clear_signals(p_id uuid, p_key text, p_name text) returns bigint language plpgsql
 set enable_seqscan = off set plan_cache_mode = force_generic_plan set jit = off
 as $holdfast$

@@ -137,8 +137,8 @@ const conditions = looks.flatMap(({ isDue }) => (isDue === undefined ? [] : [isD
 
 export const sweepDue = `
 -- The time, whether something is to be swept, and otherwise when something is due before p_horizon_ms from now. p_limits is the
--- transaction from which on limit events are looked for, and p_ends the same for wake events and notices of ends. Then queues
--- with ready jobs, as { name: jobs }, and a mark of the entries whose keys begin with p_prefix.
+-- transaction from which on limit events are looked for, and p_ends the same for wake events and notices of ends. Then
+-- queues with ready jobs, as { name: jobs }, and a mark of the entries whose keys begin with p_prefix.
 create function holdfast.sweep_due(p_from bigint, p_limits xid8, p_open_batches boolean, p_horizon_ms int, p_prefix text,
   p_ends xid8 default '0')
 returns table (now bigint, is_due boolean, next_due bigint, ready jsonb, mark text) language plpgsql stable

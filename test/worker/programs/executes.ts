@@ -23,7 +23,9 @@ const [url = '', name = '', text = ''] = process.argv.slice(2)
 const { leaseMs, dies, scores, holds }: ExecutesOptions = JSON.parse(text)
 const go = Promise.withResolvers<void>()
 
-const opener = url.startsWith('sqlite:') ? sqlite({ path: url.slice('sqlite:'.length) }) : postgres(postgresAddress(url))
+const opener = url.startsWith('sqlite:')
+  ? sqlite({ path: url.slice('sqlite:'.length) })
+  : postgres(postgresAddress(url))
 const holdfast = await open(async (options) => mortal(await opener(options)), { logger: false })
 holdfast.onAll((event) => say({ event }))
 const flow = crashFlow(

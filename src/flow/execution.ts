@@ -59,6 +59,8 @@ import { Records } from './records.ts'
 import { StepsRunning } from './steps-running.ts'
 import { Waits } from './waits.ts'
 
+const leftWhy = 'it was parked, or the run is settled'
+
 interface Replay {
   readonly no: number
   readonly deliver: () => void
@@ -72,7 +74,8 @@ export class Execution implements FlowListener {
   readonly partials = new Partials()
   readonly steps = new StepsRunning()
   readonly waits: Waits
-  readonly #controller = new AbortController()
+  /** Made when the function asks for the signal. */
+  #controller: AbortController | null = null
   readonly #end = Promise.withResolvers<FlowEnd>()
   /** Names that calls of this execution have used. */
   readonly #names = new Set<string>()
@@ -114,6 +117,9 @@ export class Execution implements FlowListener {
 
   /** Aborts when the run is cancelled, too long, or stopped, and when this execution is over. */
   get abortSignal(): AbortSignal {
+    this.#controller ??= new AbortController()
+    if (this.isOver) this.#controller.abort(executionOver(this.id, leftWhy))
+    else if (this.host.signal().aborted) this.#controller.abort(this.host.signal().reason)
     return this.#controller.signal
   }
 
@@ -352,7 +358,7 @@ export class Execution implements FlowListener {
     if (this.isOver) return
     const { reason } = this.host.signal()
     if (this.#state === 'executing') this.#state = 'closing'
-    this.#controller.abort(reason)
+    this.#controller?.abort(reason)
     this.steps.abort(reason)
     this.waits.clear()
     setImmediate(() => this.#tryClose())
@@ -389,12 +395,12 @@ export class Execution implements FlowListener {
 
   #leave(): void {
     this.#state = 'over'
-    this.#stopCalls('it was parked, or the run is settled')
-    this.#controller.abort(executionOver(this.id, 'it was parked, or the run is settled'))
+    this.#stopCalls(leftWhy)
+    this.#controller?.abort(executionOver(this.id, leftWhy))
   }
 
   #stopCalls(why: string): void {
-    this.steps.abort(executionOver(this.id, why))
+    if (this.steps.isRunning) this.steps.abort(executionOver(this.id, why))
     this.waits.clear()
   }
 

@@ -322,7 +322,7 @@ export class Run implements JobContext, SettlementFacts, CheckpointSource, FlowH
   takeCheckpoint(): CheckpointRequest | null {
     this.#isCheckpointAsked = false
     if (this.state !== 'running') {
-      this.buffer.drop(jobEnded(this.claimed, 'write'))
+      if (!this.buffer.isCommitted) this.buffer.drop(jobEnded(this.claimed, 'write'))
       return null
     }
     if (this.#flow?.endsInstead()) return null

@@ -71,6 +71,14 @@ describe('a handler in a thread', () => {
     )
   })
 
+  test('can write effects while it runs, and is told why they were refused', async () => {
+    await using world = await setup()
+    const { holdfast } = world
+    const job = await run(holdfast, 'checkpoint')
+    assert.deepEqual([job.result, job.error], [['HoldfastError', 'KV_VERSION_MISMATCH'], null])
+    assert.equal((await holdfast.kv.get('early'))?.value, job.id)
+  })
+
   test('can extend its lease and timeout', async () => {
     await using world = await setup()
     const { holdfast } = world

@@ -9,6 +9,7 @@ export type ThreadTask =
   | 'whereAmI'
   | 'everything'
   | 'extend'
+  | 'checkpoint'
   | 'snooze'
   | 'release'
   | 'outcome'
@@ -50,6 +51,11 @@ const tasks: Readonly<Record<ThreadTask, (job: Job) => unknown>> = {
     await job.extend('10s')
     await sleep(600)
     return 'extended'
+  },
+  async checkpoint(job) {
+    await job.checkpoint({ put: [{ key: 'early', value: job.id }] })
+    const refused = job.checkpoint({ compareAndSet: [{ key: 'early', version: null, value: 2 }] })
+    return refused.catch(({ name, code }) => [name, code])
   },
   snooze: (job) => job.snooze('1h'),
   release: (job) => job.release('not now'),

@@ -13,8 +13,8 @@
 // would go on until every job that fails has used up its attempts. And two calls that want the opposite would go on against each
 // other.
 //
-// Beside a caller that requeues, restarts or releases the same jobs again and again, no pass would be the last. So a call makes 10
-// passes at most. Its `next` is set then, and the call that goes on makes 10 more.
+// Beside a caller that requeues the same jobs again and again, no pass would be the last. So a call makes 10 passes at most. Its
+// `next` is set then, and the call that goes on makes 10 more.
 //
 // WHAT REMAINS. A job that dies while it is to be deleted leaves a death notice, which is newer than the beginning. So a delete
 // counts at its end which jobs match now, whenever they were enqueued: `remaining`.

@@ -620,9 +620,13 @@ test('wake, reschedule, reprioritise and delete change waiting jobs, one or all 
   assert.equal((await world.holdfast(...of('reschedule', '2020-01-31'))).stdout, 'Rescheduled 2 jobs.\n')
   const [running] = await holdfast.claim(['later'])
   assert.deepEqual(await world.json(...of('delete')), {
-    ...{ dryRun: false, changed: 1, looked: 3, next: null }, // two, and then one more time the one that runs
+    ...{ dryRun: false, changed: 1, looked: 3, next: null, remaining: 1 }, // two, and then one more time the one that runs
     skipped: [{ reason: 'running', count: 1, ids: [running?.job.id] }],
   })
+  assert.match(
+    (await world.holdfast(...of('delete'))).stdout,
+    /^Deleted 0 jobs\. 1 job matches now: running, or enqueued since/,
+  )
   assert.match(
     (await world.holdfast(...of('cancel'))).stdout,
     /^Cancelled 1 job\. Of these, 1 is running, and its worker is asked to stop\.\n$/,

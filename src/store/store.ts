@@ -137,8 +137,7 @@
 //    - A page carries payloads, headers, results, histories and whole errors only if they are asked for, and else their sizes.
 //
 // 18. BULK. `changeAll` makes one step of a change of all jobs that match a filter. It looks for some hundred jobs, from where
-// the
-//    step before ended, and changes them in one transaction, in which the filter is compared again. So a job is changed only
+//    the step before ended, and changes them in one transaction, in which the filter is compared again. So a job is changed only
 //    if it matches at that moment, and workers, producers and other operators go on between two steps.
 //    - Lists are gone over in the direction in which jobs move: scheduled, held, ready, running, ended. Otherwise the order is
 //      that of `find`.
@@ -163,7 +162,7 @@
 //    - Dedup and idempotency keys stay. The data of a wake stay.
 //
 // 20. CHANGES BY HAND. Requeues, reschedules, changes of priority and changes are kept in the history of the job, with the time
-//    and the name that the call gave: the newest `bounds.jobChangesKept` of them.
+//    and the name that the call gave. So are cancels that give a name. The newest `bounds.jobChangesKept` of them are kept.
 
 import type { HoldfastError, Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'

@@ -7,13 +7,14 @@ import { Inbox, type InboxPageFilter, listInboxes } from './batch/inbox.ts'
 import type { BatchOptions } from './batch/options.ts'
 import type { BatchProgress } from './batch/progress.ts'
 import type { Items } from './batch/submission.ts'
-import type { BulkAnswer, BulkOptions, CancelAllAnswer, DeleteAllAnswer, RunTime } from './client/bulk.ts'
+import type { BulkAnswer, BulkOptions, CancelAllAnswer, DeleteAllAnswer } from './client/bulk.ts'
 import { type DeletedQueue, type DeleteQueueOptions, deleteQueue } from './client/delete-queue.ts'
 import type { CountFilter, JobConditions, JobsFilter } from './client/filter.ts'
 import type { JobInfo } from './client/job-info.ts'
 import type { CancelOptions, DeadGroupInfo, JobsPage } from './client/jobs.ts'
 import type { PauseOptions, QueueInfo, Stats } from './client/queues.ts'
 import type { ByOption, DeadGroupsFilter, JobChanges, ResultOptions } from './client/requests.ts'
+import type { RunTime } from './client/run-time.ts'
 import type { Watch, WatchFilter } from './client/watch.ts'
 import { HoldfastError, toError } from './errors.ts'
 import type { AnyListener, EventName, Listener } from './events.ts'
@@ -256,9 +257,9 @@ export class Holdfast {
     return this.#parts.jobs.wake(id, data)
   }
 
-  /** Changes the time that a waiting job waits for. If that time has passed, the job is ready at once. */
-  reschedule(id: string, runAt: Date | number, options: ByOption = {}): Promise<JobState> {
-    return this.#parts.jobs.reschedule(id, runAt, options)
+  /** Changes the time that a waiting job waits for. If that time has passed, the job is ready at once. `{ delay }`: from now. */
+  reschedule(id: string, when: Date | number | RunTime, options: ByOption = {}): Promise<JobState> {
+    return this.#parts.jobs.reschedule(id, when, options)
   }
 
   /** Moves a waiting job behind the other jobs of another priority. */

@@ -5,7 +5,7 @@ import { type JobInfo, toJobInfo } from '../client/job-info.ts'
 import { HoldfastError, isRefused, toError } from '../errors.ts'
 import type { EventName, Events } from '../events.ts'
 import { bounds } from '../job/bounds.ts'
-import { checkInteger, checkOptions, checkSignal, checkText } from '../job/names.ts'
+import { checkBy, checkInteger, checkOptions, checkSignal, checkText } from '../job/names.ts'
 import type { JobState } from '../job/record.ts'
 import type { AnyDefinition } from '../queue/definition.ts'
 import { pause, systemTimers } from '../runtime/clock.ts'
@@ -183,7 +183,7 @@ export class Batch {
   #control(as: BatchAction, options: CancelBatchOptions): Promise<BatchProgress> {
     return this.#context.run(async () => {
       checkOptions(options, `${as} options`, as === 'cancel' ? ['by', 'reason'] : ['by'])
-      const request = { batch: this.id, as, by: text(options.by, 'by'), reason: text(options.reason, 'reason') }
+      const request = { batch: this.id, as, by: checkBy(options.by), reason: text(options.reason, 'reason') }
       const { store, events } = this.#context
       const answer = await store.controlBatch(request)
       if (isRefused(answer)) throw toError(answer)

@@ -50,7 +50,7 @@ interface Verb {
 }
 
 /** While it works, a terminal shows how far it is. It is stopped by SIGINT after the step that is under way. */
-export async function changeAll({ open, options, terminal, note }: Call, verb: Verb): Promise<Answer> {
+export async function runOnAll({ open, options, terminal, note }: Call, verb: Verb): Promise<Answer> {
   const filter = toConditions(options)
   const dryRun = options.isSet('dry-run')
   const holdfast = await open()
@@ -86,9 +86,11 @@ function textOf(verb: Verb, dryRun: boolean, answer: BulkAnswer): string {
   const { changed, skipped, next } = answer
   const toGoOn = dryRun ? 'To go on with the dry run' : 'To go on'
   const stopped = next === null ? [] : [`Stopped before all jobs were gone over. ${toGoOn}, add --after ${next}`]
-  return [headOf(verb, dryRun, changed) + (verb.more?.(answer) ?? ''), ...skipped.map(whySkipped), ...stopped].join(
-    '\n',
-  )
+  return [
+    headOf(verb, dryRun, changed) + (verb.more?.(answer) ?? ''),
+    ...skipped.map((each) => whySkipped(each, dryRun)),
+    ...stopped,
+  ].join('\n')
 }
 
 function headOf({ did, does }: Verb, dryRun: boolean, changed: number): string {
@@ -106,9 +108,9 @@ const reasons: Readonly<Record<SkipReason, string>> = {
   busy: 'another open transaction has its dedup key, or something else that it needs: try again later',
 }
 
-function whySkipped({ reason, count, ids, message }: SkippedJobs): string {
+function whySkipped({ reason, count, ids, message }: SkippedJobs, dryRun: boolean): string {
   const named = ids.length < count ? `${ids.join(', ')}, …` : ids.join(', ')
-  return `Skipped ${jobsOf(count)} (${message === undefined ? reasons[reason] : oneLine(message)}): ${named}`
+  return `${dryRun ? 'Would skip' : 'Skipped'} ${jobsOf(count)} (${message === undefined ? reasons[reason] : oneLine(message)}): ${named}`
 }
 
 function jobsOf(count: number): string {

@@ -1,5 +1,5 @@
 import type { BulkAnswer, CancelAllAnswer } from '../client/bulk.ts'
-import { bulkOptions, byOf, changeAll, subjectOf } from './bulk.ts'
+import { bulkOptions, byOf, runOnAll, subjectOf } from './bulk.ts'
 import type { Command } from './command.ts'
 
 export const cancel: Command = {
@@ -15,7 +15,7 @@ export const cancel: Command = {
   async run(call) {
     const { id } = subjectOf(call)
     if (id === undefined) {
-      return changeAll(call, {
+      return runOnAll(call, {
         ...{ did: 'Cancelled', does: 'cancel', more: stillRunning },
         run: (holdfast, filter, options) => holdfast.cancelAll(filter, options),
       })

@@ -30,11 +30,17 @@ export interface Option {
 /** For commands whose caller is kept in the history of the job. */
 export const byOption: Option = { value: 'name', says: 'your name; the history of the job shows it' }
 
+export interface OpenHow {
+  readonly readOnly?: boolean
+  /** Nothing is logged: the answer of the command says it all. */
+  readonly isSilent?: boolean
+}
+
 export interface Call {
   /** The URL of the store, if one was given. */
   readonly url: string | undefined
   /** Opens the store. A command checks its arguments before that. */
-  readonly open: (options?: { readonly readOnly: boolean }) => Promise<Holdfast>
+  readonly open: (options?: OpenHow) => Promise<Holdfast>
   readonly operands: readonly string[]
   readonly options: Options
   readonly terminal: Terminal

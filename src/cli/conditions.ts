@@ -22,7 +22,7 @@ export const conditionOptions: Readonly<Record<string, Option>> = {
   'started-before': { value: 'time', says: 'whose newest attempt started before this time' },
   'ended-since': { value: 'time', says: 'ended at this time or later' },
   'ended-before': { value: 'time', says: 'ended before this time' },
-  error: { value: 'text', says: 'whose error contains this text, in its message or its causes' },
+  error: { value: 'text', says: 'whose error, or a cause of it, contains this text in its name, message or code' },
   'error-group': { value: 'group', says: 'dead jobs of this group; holdfast dead-groups lists the groups' },
   label: { value: 'name=value', multiple: true, says: 'with this label; may be repeated' },
   batch: { value: 'id', says: 'only items of this batch' },

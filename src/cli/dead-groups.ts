@@ -50,6 +50,9 @@ function tableOf(groups: readonly DeadGroupInfo[], terminal: Terminal): string {
 
 function errorText({ group, name, code, message }: DeadGroupInfo): string {
   if (group === '') return 'died before errors were grouped'
-  const words = code === null || message.includes(code) ? message : `${message} [${code}]`
-  return name === null || name === 'Error' ? words : `${name}: ${words}`
+  const words = name === null || name === 'Error' ? message : `${name}: ${message}`
+  return code === null || words.slice(0, keptLength).includes(code) ? words : `[${code}] ${words}`
 }
+
+/** A narrow terminal shows so much of an error at least: the code must be in it. */
+const keptLength = 20

@@ -1,5 +1,6 @@
 import type { Command } from './command.ts'
 import { isAnswer, knownQueue } from './known-queue.ts'
+import { inWords } from './typed.ts'
 
 export const deleteQueue: Command = {
   name: 'delete-queue',
@@ -18,7 +19,7 @@ export const deleteQueue: Command = {
     if (isAnswer(found)) return found
     const answer = await holdfast.deleteQueue(queue, { dryRun, withJobs: options.isSet('with-jobs') })
     const { jobs, keys, schedules, onDeadOf, refusal } = answer
-    if (refusal !== null) return { data: answer, text: refusal, hasFailed: true }
+    if (refusal !== null) return { data: answer, text: inWords(refusal), hasFailed: true }
     const what = `queue ${queue} with ${counted(jobs, 'job')} and ${counted(keys, 'key')}`
     const notes = [
       schedules.length > 0 && `These schedules enqueue into it, and must be removed first: ${schedules.join(', ')}.`,

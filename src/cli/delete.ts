@@ -1,12 +1,15 @@
 import type { BulkAnswer, DeleteAllAnswer } from '../client/bulk.ts'
-import { bulkOptions, changeAll, subjectOf } from './bulk.ts'
+import { bulkOptions, runOnAll, subjectOf } from './bulk.ts'
 import type { Command } from './command.ts'
+
+/** A deleted job leaves no history that could show a name. */
+const { by: _, ...options } = bulkOptions
 
 export const deleteJob: Command = {
   name: 'delete',
   operands: '[id]',
   says: 'delete a job that is not running, or every such job that matches, with history and keys',
-  options: bulkOptions,
+  options,
   examples: [
     'holdfast delete 01980c5e-8d6a-7cc2-a3f4-0c5d1b6e7f80',
     'holdfast delete --queue welcome --state dead --state cancelled',
@@ -16,7 +19,7 @@ export const deleteJob: Command = {
   async run(call) {
     const { id } = subjectOf(call)
     if (id === undefined) {
-      return changeAll(call, {
+      return runOnAll(call, {
         ...{ did: 'Deleted', does: 'delete' },
         run: (holdfast, filter, options) => holdfast.deleteAll(filter, options),
         more: whatRemains,

@@ -1,3 +1,4 @@
+import type { PauseOptions } from '../client/queues.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { type Answer, type Command, given, type Options, UsageError } from './command.ts'
 import { isAnswer, knownQueue } from './known-queue.ts'
@@ -17,7 +18,11 @@ export const pause: Command = {
 
   async run({ open, operands, options }) {
     const queue = queueOrAll(operands, options, 'pause')
-    const chosen = given({ by: options.text('by'), for: options.duration('for'), until: options.time('until') })
+    const chosen = given({
+      by: options.text('by'),
+      for: options.duration('for'),
+      until: options.time('until'),
+    }) as PauseOptions // the library refuses both
     const holdfast = await open()
     if (queue === null) return changedQueues('Paused', await holdfast.pauseAll(chosen))
     if (!options.isSet('create')) {

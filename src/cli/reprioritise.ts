@@ -1,4 +1,4 @@
-import { bulkOptions, byOf, changeAll, subjectOf } from './bulk.ts'
+import { bulkOptions, byOf, runOnAll, subjectOf } from './bulk.ts'
 import { type Command, UsageError } from './command.ts'
 
 export const reprioritise: Command = {
@@ -17,7 +17,7 @@ export const reprioritise: Command = {
     if (!/^\d$/.test(text)) throw new UsageError(`A priority must be 0 to 9; got "${text}".`)
     const priority = Number(text)
     if (id === undefined) {
-      return changeAll(call, {
+      return runOnAll(call, {
         ...{ did: 'Reprioritised', does: 'reprioritise' },
         run: (holdfast, filter, options) => holdfast.reprioritiseAll(filter, priority, options),
       })

@@ -1,4 +1,4 @@
-import { bulkOptions, byOf, changeAll, subjectOf } from './bulk.ts'
+import { bulkOptions, byOf, runOnAll, subjectOf } from './bulk.ts'
 import type { Command } from './command.ts'
 
 export const requeue: Command = {
@@ -14,7 +14,7 @@ export const requeue: Command = {
   async run(call) {
     const { id } = subjectOf(call)
     if (id === undefined) {
-      return changeAll(call, {
+      return runOnAll(call, {
         ...{ did: 'Requeued', does: 'requeue' },
         run: (holdfast, filter, options) => holdfast.requeueAll(filter, options),
       })

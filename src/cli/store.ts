@@ -7,7 +7,7 @@ import { type ErrorFacts, HoldfastError } from '../errors.ts'
 import type { Holdfast } from '../holdfast.ts'
 import { isPostgresUrl, postgresAddress, withoutPassword } from '../store/postgres/connection/address.ts'
 import { Schema } from '../store/postgres/schema/schema.ts'
-import { type Call, UsageError } from './command.ts'
+import { type Call, type OpenHow, UsageError } from './command.ts'
 
 interface Rule {
   readonly mayCreate: boolean
@@ -16,15 +16,15 @@ interface Rule {
 
 /** A store that is opened on first use, and closed only if it was opened. */
 export class LazyStore implements AsyncDisposable {
-  readonly #open: (readOnly: boolean) => Promise<Holdfast>
+  readonly #open: (how: OpenHow) => Promise<Holdfast>
   #opened: Promise<Holdfast> | undefined
 
   constructor(url: string | undefined, rule: Rule) {
-    this.#open = (readOnly) => openStore(url, { ...rule, readOnly })
+    this.#open = (how) => openStore(url, { ...rule, ...how })
   }
 
-  open({ readOnly }: { readonly readOnly: boolean } = { readOnly: false }): Promise<Holdfast> {
-    this.#opened ??= this.#open(readOnly)
+  open(how: OpenHow = {}): Promise<Holdfast> {
+    this.#opened ??= this.#open(how)
     return this.#opened
   }
 
@@ -36,14 +36,14 @@ export class LazyStore implements AsyncDisposable {
 
 async function openStore(
   named: string | undefined,
-  { mayCreate, note, readOnly }: Rule & { readonly readOnly: boolean },
+  { mayCreate, note, readOnly = false, isSilent = false }: Rule & OpenHow,
 ): Promise<Holdfast> {
   const url = requireUrl(named)
   const { isThere, place, error } = await checkStore(url)
   if (!isThere && !mayCreate) throw error
   if (!isThere) note(`creating a new ${place}`)
   const { open } = await import('../open.ts')
-  return open(url, { readOnly })
+  return open(url, { readOnly, ...(isSilent && { logger: false }) })
 }
 
 interface StoreCheck {

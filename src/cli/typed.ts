@@ -25,9 +25,35 @@ const flagNames: Readonly<Record<string, string>> = {
 }
 
 /** `limit must be …` becomes `--limit must be …`, if the command has such a flag. */
-export function inFlags({ message, facts }: HoldfastError, flags: Readonly<Record<string, Option>>): string {
-  const { option } = facts
+export function inFlags(
+  { message, facts }: Pick<HoldfastError, 'message' | 'facts'>,
+  flags: Readonly<Record<string, Option>>,
+): string {
+  const { option, conditions } = facts
+  if (Array.isArray(conditions)) return conditions.reduce(conditionInFlags, inWords(message))
+  if (message !== inWords(message)) return inFlags({ message: inWords(message), facts }, flags)
   if (typeof option !== 'string' || !message.startsWith(`${option} `)) return message
   const flag = flagNames[option] ?? option.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`).replace('.', '-')
   return Object.hasOwn(flags, flag) ? `--${flag}${message.slice(option.length)}` : message
+}
+
+/** Words of the library that are other words on the command line. */
+const words: readonly (readonly [library: RegExp, command: string])[] = [
+  [/\b(cancel|requeue|delete|reschedule|reprioritise)All\b/g, 'holdfast $1'],
+  [/withJobs: true \(on the command line (--with-jobs)\)/g, '$1'],
+  [/ The same call with after: error\.facts\.next goes on\./g, ''], // the command prints the flag
+]
+
+export function inWords(message: string): string {
+  return words.reduce((text, [library, command]) => text.replace(library, command), message)
+}
+
+const conditionFlags: Readonly<Record<string, string>> = {
+  ended: '--ended-since or --ended-before',
+  errorGroup: '--error-group',
+}
+
+function conditionInFlags(message: string, condition: string): string {
+  const flag = conditionFlags[condition] ?? `--${condition}`
+  return message.replace(new RegExp(`(?<=[,:] (?:and )?)${condition}(?= names | is only )`), flag)
 }

@@ -13,8 +13,8 @@
 // would go on until every job that fails has used up its attempts. And two calls that want the opposite would go on against each
 // other.
 //
-// Beside a caller that requeues the same jobs again and again, no pass would be the last. So a call makes 10 passes at most. Its
-// `next` is set then, and the call that goes on makes 10 more.
+// Beside a caller that requeues the same jobs again and again, no pass would be the last. So a call makes 10 passes at most.
+// Its `next` is set then, and the call that goes on makes 10 more.
 //
 // WHAT REMAINS. A job that dies while it is to be deleted leaves a death notice, which is newer than the beginning. So a delete
 // counts at its end which jobs match now, whenever they were enqueued: `remaining`.
@@ -29,18 +29,21 @@ import { createHash } from 'node:crypto'
 import { HoldfastError, isHoldfastError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
 import { type JobFilter, possibleStates } from '../job/filter.ts'
-import { checkBoolean, checkInteger, checkOptions, checkSignal, checkText, checkTime, isTime } from '../job/names.ts'
+import { checkBoolean, checkBy, checkInteger, checkOptions, checkSignal, isTime } from '../job/names.ts'
 import type { JobState } from '../job/record.ts'
-import { type Duration, toMs } from '../runtime/duration.ts'
 import { decodeCursor, encodeCursor } from '../store/page-cursor.ts'
 import type { BulkChange, ChangeAllRequest, ChangedStep, SkippedJobs, SkipReason, Store } from '../store/store.ts'
 import type { Calls } from './calls.ts'
 import { type JobConditions, jobConditions, toCursor, toJobFilter } from './filter.ts'
+import { type GivenTime, type RunTime, toRunTime } from './run-time.ts'
 
 export interface BulkOptions {
   /** Changes nothing, and counts what would be changed and what would be skipped. */
   readonly dryRun?: boolean
-  /** Called after each step, with the sums so far, and awaited. If it throws, the verb ends with its error. */
+  /**
+   * Called after each step, with the sums so far, and awaited. If it throws, the verb ends after this step: its error has the
+   * thrown one as `cause`, and `changed` and `next` in its facts.
+   */
   readonly onProgress?: (progress: BulkProgress) => unknown
   /** Ends the verb after the step that is under way. The answer has a `next` then. */
   readonly signal?: AbortSignal
@@ -79,9 +82,6 @@ export interface CancelAllAnswer extends BulkAnswer {
   /** Of the changed jobs, those that run: their workers are asked to stop. The others have ended. */
   readonly requested: number
 }
-
-/** When jobs are to run: a time, or a delay from the beginning of the call. */
-export type RunTime = { readonly runAt: Date | number } | { readonly delay: Duration }
 
 const waiting: readonly JobState[] = ['scheduled', 'held', 'ready']
 const live: readonly JobState[] = [...waiting, 'running']
@@ -149,7 +149,7 @@ export class Bulk {
 
   /** A delay counts from the first call: `next` has the time. */
   async rescheduleAll(conditions: JobConditions, when: RunTime, options: BulkOptions): Promise<BulkAnswer> {
-    const given = toRunTime(when)
+    const given = toRunTime(when, 'rescheduleAll')
     const request = toBulkRequest('rescheduleAll', { as: 'reschedule', ...given }, conditions, options)
     const { calls, store } = this.#context
     const now = await calls.run(() => store.time())
@@ -188,10 +188,11 @@ export class Bulk {
         })
       const changed = sums.add(answer, mark.pass === 1)
       isChanged ||= changed > 0
-      await onProgress?.(sums.progress)
       const isPassOver = answer.next === null
-      if (isPassOver && (dryRun || !isChanged || !isRepeated(filter, change))) return sums.answer(null)
+      const isOver = isPassOver && (dryRun || !isChanged || !isRepeated(filter, change))
       mark = { ...mark, until: answer.until, after: answer.next, pass: isPassOver ? mark.pass + 1 : mark.pass }
+      await report(onProgress, sums, isOver ? null : encodeMark(mark))
+      if (isOver) return sums.answer(null)
       if (!isPassOver) continue
       isChanged = false
       passes += 1
@@ -254,7 +255,7 @@ function toBulkRequest(
     .slice(0, 16)
   return {
     ...{ filter, call, dryRun },
-    by: by === undefined ? null : checkText(by, 'by', bounds.progressMessageBytes),
+    by: checkBy(by),
     signal: checkSignal(options.signal),
     onProgress,
     from: after === null ? null : decodeMark(after, { call, dryRun }),
@@ -289,10 +290,25 @@ function withStates(verb: string, as: BulkChange['as'], filter: JobFilter): JobF
   }
   const states = possibleStates(filter, filter.states ?? takes)
   if (states.length === 0) {
-    const sentence = `${verb} takes jobs that are ${takes.join(', ')}, and no such job can match this filter: ended and error are conditions on ended jobs, errorGroup on dead jobs.`
-    throw new HoldfastError('INVALID_OPTION', sentence, { option: 'the filter' })
+    const { sentence, conditions } = collisionOf(filter, `${verb} takes jobs that are ${takes.join(', ')}`)
+    throw new HoldfastError('INVALID_OPTION', sentence, { option: 'the filter', conditions })
   }
   return { ...filter, states }
+}
+
+/** Which conditions leave no state that a job could be in. */
+function collisionOf(filter: JobFilter, takes: string): { readonly sentence: string; readonly conditions: string[] } {
+  const { states, ended: end, error, errorGroup } = filter
+  const said: Readonly<Record<string, string | false>> = {
+    state: states !== undefined && `state names ${states.join(', ')}`,
+    ended: end !== undefined && 'ended is only for jobs that have ended',
+    error: error !== undefined && 'error is only for jobs that have ended',
+    errorGroup: errorGroup !== undefined && 'errorGroup is only for jobs that are dead',
+  }
+  const given = Object.entries(said).filter(([, what]) => what !== false)
+  const parts = [...(states === undefined ? [takes] : []), ...given.map(([, what]) => what)]
+  const sentence = `No job can match this filter: ${parts.join(', and ')}.`
+  return { sentence, conditions: given.map(([condition]) => condition) }
 }
 
 /** Whether jobs that have moved back are looked for in another pass. */
@@ -300,17 +316,6 @@ function isRepeated({ ids, states = [] }: JobFilter, { as }: BulkChange): boolea
   if (as !== 'cancel' && as !== 'delete') return false
   const changeable = statesOf[as].can.filter((state) => live.includes(state))
   return ids === undefined && changeable.length > 0 && changeable.every((state) => states.includes(state))
-}
-
-type GivenTime = { readonly runAt: number } | { readonly delayMs: number }
-
-function toRunTime(when: RunTime): GivenTime {
-  checkOptions(when, 'the time', ['runAt', 'delay'])
-  const { runAt, delay } = when as { readonly runAt?: Date | number; readonly delay?: Duration }
-  if ((runAt === undefined) === (delay === undefined)) {
-    throw new HoldfastError('INVALID_OPTION', 'rescheduleAll needs either runAt or delay.', { option: 'runAt' })
-  }
-  return runAt === undefined ? { delayMs: toMs(delay as Duration, 'delay') } : { runAt: checkTime(runAt, 'runAt') }
 }
 
 function encodeMark({ until, after, pass, runAt, call, dryRun }: Mark): string {
@@ -342,15 +347,28 @@ function isMark([until, after, pass, runAt, call, dryRun, ...rest]: readonly unk
   return areTexts && areNumbers && rest.length === 0
 }
 
+/** The step was made, whatever `onProgress` does. So its error says where to go on. */
+async function report(onProgress: BulkOptions['onProgress'], sums: Sums, next: string | null): Promise<void> {
+  try {
+    await onProgress?.(sums.progress)
+  } catch (cause) {
+    const { changed } = sums.progress
+    const rest = next === null ? 'All jobs were gone over.' : 'The same call with after: error.facts.next goes on.'
+    const message = `onProgress has thrown, so the verb has ended. ${jobsWere(changed)} changed. ${rest}`
+    throw new HoldfastError('INVALID_OPTION', message, { option: 'onProgress', changed, next }, { cause })
+  }
+}
+
+function jobsWere(count: number): string {
+  return `${count} ${count === 1 ? 'job was' : 'jobs were'}`
+}
+
 /** An error of the store, with what was done before it and where to go on. What is refused for good is no such error. */
 function withProgress(error: unknown, { changed, next }: BulkAnswer): unknown {
   if (!isHoldfastError(error) || error.code === 'INVALID_OPTION' || error.code === 'UNSUPPORTED') return error
-  const done = `${changed} ${changed === 1 ? 'job was' : 'jobs were'} changed before. The same call with after: error.facts.next goes on.`
+  const done = `${jobsWere(changed)} changed before. The same call with after: error.facts.next goes on.`
   return new HoldfastError(error.code, `${error.message} ${done}`, { ...error.facts, changed, next }, { cause: error })
 }
-
-/** Ids that are named for each reason. */
-const examplesMax = 10
 
 /** What all steps of a call have done. */
 class Sums {
@@ -389,11 +407,11 @@ class Sums {
   #skip({ reason, count, ids, message }: SkippedJobs): void {
     const known = this.#skipped.get(reason)
     if (known === undefined) {
-      const first = { count, ids: ids.slice(0, examplesMax), ...(message !== undefined && { message }) }
+      const first = { count, ids: ids.slice(0, bounds.skippedIdsMax), ...(message !== undefined && { message }) }
       this.#skipped.set(reason, first)
       return
     }
     known.count += count
-    known.ids.push(...ids.slice(0, examplesMax - known.ids.length))
+    known.ids.push(...ids.slice(0, bounds.skippedIdsMax - known.ids.length))
   }
 }

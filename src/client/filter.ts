@@ -31,7 +31,7 @@ export interface JobConditions {
   /** When the newest attempt started: the one that runs, or else the last one. */
   readonly started?: TimeRangeOption
   readonly ended?: TimeRangeOption
-  /** Text that the message of the job's error contains, or a line of its causes: name, message and code. */
+  /** Text that the job's error contains, or one of its causes: in its name, message or code. */
   readonly error?: string
   /** The group of a dead job's error, as `deadGroups` lists it. */
   readonly errorGroup?: string

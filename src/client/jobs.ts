@@ -2,7 +2,7 @@
 
 import { HoldfastError, isHoldfastError, isRefused, toError } from '../errors.ts'
 import { bounds } from '../job/bounds.ts'
-import { checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
+import { checkBy, checkInteger, checkJobId, checkOptions, checkTime } from '../job/names.ts'
 import type { IncludedPart, JobState, NewJob } from '../job/record.ts'
 import type { Effects, FollowUp } from '../queue/effects.ts'
 import type { AlterRequest, CancelRequest, CountedJobs, DeadGroup, Enqueued, Store } from '../store/store.ts'
@@ -11,7 +11,6 @@ import { type CountFilter, type JobsFilter, toCountQuery, toFindQuery } from './
 import { type JobInfo, type ListedJob, toJobInfo, toListedJob } from './job-info.ts'
 import {
   type ByOption,
-  checkBy,
   type DeadGroupsFilter,
   encodeWakeData,
   type JobChanges,
@@ -23,6 +22,7 @@ import {
   toResultRequest,
 } from './requests.ts'
 import type { Results } from './results.ts'
+import { type RunTime, toRunTime } from './run-time.ts'
 
 export interface CancelOptions<Item extends FollowUp = FollowUp> {
   readonly effects?: Effects<Item>
@@ -123,11 +123,19 @@ export class Jobs {
     return this.#alter(() => ({ as: 'wake', id: checkJobId(id), data: encodeWakeData(data) }))
   }
 
-  reschedule(id: string, runAt: Date | number, options: ByOption): Promise<JobState> {
-    return this.#alter(() => ({
-      ...{ as: 'reschedule', id: checkJobId(id), runAt: checkTime(runAt, 'runAt') },
-      by: toBy(options, 'reschedule options'),
-    }))
+  reschedule(id: string, when: Date | number | RunTime, options: ByOption): Promise<JobState> {
+    const { calls, store, expectDue } = this.#context
+    return calls.run(async () => {
+      const checked = checkJobId(id)
+      const isTime = typeof when === 'number' || when instanceof Date
+      const given = isTime ? { runAt: checkTime(when, 'runAt') } : toRunTime(when, 'reschedule')
+      const by = toBy(options, 'reschedule options')
+      const now = await store.time()
+      const runAt = 'runAt' in given ? given.runAt : now + given.delayMs
+      const state = await this.#alterOne({ as: 'reschedule', id: checked, runAt, by })
+      expectDue(Math.max(0, runAt - now))
+      return state
+    })
   }
 
   reprioritise(id: string, priority: number, options: ByOption): Promise<JobState> {
@@ -153,13 +161,12 @@ export class Jobs {
   }
 
   #alter(toRequest: () => AlterRequest): Promise<JobState> {
-    const { calls, store, expectDue } = this.#context
-    return calls.run(async () => {
-      const request = toRequest()
-      const [answer] = await store.alter([request])
-      if (isRefused(answer)) throw toError(answer)
-      if (request.as === 'reschedule') expectDue(Math.max(0, request.runAt - Date.now()))
-      return answer?.state as JobState
-    })
+    return this.#context.calls.run(async () => this.#alterOne(toRequest()))
+  }
+
+  async #alterOne(request: AlterRequest): Promise<JobState> {
+    const [answer] = await this.#context.store.alter([request])
+    if (isRefused(answer)) throw toError(answer)
+    return answer?.state as JobState
   }
 }

@@ -1,9 +1,8 @@
 // What a client does with whole queues: counts, pause and resume, limits that an operator sets.
 
 import { HoldfastError } from '../errors.ts'
-import { bounds } from '../job/bounds.ts'
 import type { LimitOverride } from '../job/limit-key.ts'
-import { checkOptions, checkText, checkTime } from '../job/names.ts'
+import { checkBy, checkOptions, checkTime } from '../job/names.ts'
 import type { JobState, Limit } from '../job/record.ts'
 import { type LimitOverrideOptions, toOverride } from '../queue/limit.ts'
 import { type QueueReference, toQueueName } from '../queue/reference.ts'
@@ -29,14 +28,15 @@ export interface QueueInfo extends Readonly<Record<JobState, number>> {
   readonly limitOverride: LimitOverride | null
 }
 
-export interface PauseOptions {
+export type PauseOptions = {
   /** The name of the operator or program that asks. It is only shown. */
   readonly by?: string
-  /** The pause ends by itself after this time. */
-  readonly for?: Duration
-  /** The pause ends by itself at this time. */
-  readonly until?: Date | number
-}
+} & PauseLength
+
+/** A pause ends by itself after a time, or at a time that is yet to come, or when the queue is resumed. */
+type PauseLength =
+  | { readonly for?: Duration; readonly until?: never }
+  | { readonly until?: Date | number; readonly for?: never }
 
 export type Stats = Omit<
   QueueInfo,
@@ -82,8 +82,10 @@ export class Queues {
 
   pause(queue: QueueReference, options: PauseOptions): Promise<void> {
     return this.#calls.run(async () => {
+      const name = toQueueName(queue)
       const { by, end } = toPause(options)
-      return this.#store.pause(toQueueName(queue), true, by, end)
+      await this.#checkEnd(end)
+      return this.#store.pause(name, true, by, end)
     })
   }
 
@@ -94,8 +96,17 @@ export class Queues {
   pauseAll(options: PauseOptions): Promise<string[]> {
     return this.#calls.run(async () => {
       const { by, end } = toPause(options)
+      await this.#checkEnd(end)
       return this.#store.pauseAll(true, by, end)
     })
+  }
+
+  /** By the clock of the store. */
+  async #checkEnd(end: PauseEnd | null): Promise<void> {
+    if (end === null || !('until' in end) || end.until > (await this.#store.time())) return
+    const until = new Date(end.until).toISOString()
+    const message = `until must be a time that is yet to come; ${until} has passed. The queue was not paused.`
+    throw new HoldfastError('INVALID_OPTION', message, { option: 'until', until: end.until })
   }
 
   resumeAll(): Promise<string[]> {
@@ -115,7 +126,7 @@ function toPause(options: PauseOptions): { readonly by: string | null; readonly 
     throw new HoldfastError('INVALID_OPTION', message, { option: 'until' })
   }
   return {
-    by: by === undefined ? null : checkText(by, 'by', bounds.progressMessageBytes),
+    by: checkBy(by),
     end:
       duration !== undefined
         ? { forMs: toMs(duration, 'for', { min: 1 }) }

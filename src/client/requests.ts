@@ -5,7 +5,7 @@ import { bounds, defaults } from '../job/bounds.ts'
 import { decodeJson, encodeJson, payloadRule, wakeRule } from '../job/codec.ts'
 import { messageWithCauses } from '../job/error.ts'
 import type { Labels } from '../job/labels.ts'
-import { checkInteger, checkJobId, checkOptions, checkSignal, checkText, checkWorkerName } from '../job/names.ts'
+import { checkBy, checkInteger, checkJobId, checkOptions, checkSignal, checkWorkerName } from '../job/names.ts'
 import type { ChangedPart, JobOutcome } from '../job/record.ts'
 import type { Wanted } from '../lease/claim.ts'
 import { checkLabels } from '../queue/labels.ts'
@@ -88,10 +88,6 @@ export function toDeadGroupsQuery(filter: DeadGroupsFilter): DeadGroupsQuery {
 export function toBy(options: ByOption, what: string): string | null {
   checkOptions(options, what, ['by'])
   return checkBy(options.by)
-}
-
-export function checkBy(by: string | undefined): string | null {
-  return by === undefined ? null : checkText(by, 'by', bounds.progressMessageBytes)
 }
 
 const changedParts = ['payload', 'attempts', 'headers', 'labels', 'limitKey'] as const satisfies ChangedPart[]

@@ -9,6 +9,10 @@ export const bounds = {
   errorTextBytes: 8 * 1024,
   errorCausesMax: 8,
   progressMessageBytes: 1024,
+  /** Of the name of the operator or program that asks for a change. */
+  byBytes: 1024,
+  /** Ids that a change of many jobs names for each reason for which it has skipped some. */
+  skippedIdsMax: 10,
   keyBytes: 512,
   nameLength: 255,
   workerLength: 255,

@@ -86,7 +86,7 @@ export function topFrame(stack: string): string {
   return `${called} ${file.split(/[/\\]/).at(-1) ?? ''}`
 }
 
-/** FNV-1a, 64 bits, of the text's UTF-16 units. A few hundred microseconds: a job dies once. */
+/** FNV-1a, 64 bits, of the text's UTF-16 units. It takes a few hundred microseconds, and is made once a death. */
 function hashOf(text: string): string {
   let hash = 0xcbf29ce484222325n
   for (let i = 0; i < text.length; i++) {

@@ -36,12 +36,11 @@ export function messageWithCauses({ message, causes = [] }: JobError): string {
   return said.length === 0 ? message : `${message} (caused by ${said.slice(0, 3).join('; ')})`
 }
 
-/** What a search for errors looks at: the message, and a line for each cause with its name, message and code. */
-export function errorText({ message, causes = [] }: JobError): string {
-  const lines = causes.map((cause) =>
-    [cause.name, cause.message, cause.code].filter((part) => part !== undefined).join(' '),
-  )
-  return [message, ...lines].join('\n')
+/** What a search for errors looks at: a line for the error and each of its causes, with name, message and code. */
+export function errorText({ causes = [], ...error }: JobError): string {
+  return [error, ...causes]
+    .map(({ name, message, code }) => [name, message, code].filter((part) => part !== undefined).join(' '))
+    .join('\n')
 }
 
 /** The error of a listing: its name, its code and the beginning of its message. */

@@ -17,7 +17,7 @@ export interface JobFilter {
   /** When the newest attempt started: the one that runs, or else the last one that has ended. */
   readonly started?: TimeRange
   readonly ended?: TimeRange
-  /** Text in the error that ended the job: in its message, or in a line of its causes (name, message and code). */
+  /** Text in the error that ended the job: in its line, or in that of a cause. A line has name, message and code. */
   readonly error?: string
   /** The fingerprint of the error of a dead job; empty: it died before errors were grouped. */
   readonly errorGroup?: string

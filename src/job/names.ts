@@ -151,6 +151,11 @@ export function checkText(value: unknown, option: string, maxBytes: number): str
   throw new HoldfastError('INVALID_OPTION', wanted, { option, value })
 }
 
+/** The name of the operator or program that asks for a change; null: none is given. */
+export function checkBy(by: unknown): string | null {
+  return by === undefined ? null : checkText(by, 'by', bounds.byBytes)
+}
+
 export function checkSignal(signal: unknown): AbortSignal | undefined {
   if (signal === undefined || signal instanceof AbortSignal) return signal
   throw new HoldfastError('INVALID_OPTION', `signal must be an AbortSignal; got ${show(signal)}.`, { option: 'signal' })

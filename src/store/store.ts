@@ -137,8 +137,7 @@
 //    - A page carries payloads, headers, results, histories and whole errors only if they are asked for, and else their sizes.
 //
 // 18. BULK. `changeAll` makes one step of a change of all jobs that match a filter. It looks for some hundred jobs, from where
-// the
-//    step before ended, and changes them in one transaction, in which the filter is compared again. So a job is changed only
+//    the step before ended, and changes them in one transaction, in which the filter is compared again. So a job is changed only
 //    if it matches at that moment, and workers, producers and other operators go on between two steps.
 //    - Lists are gone over in the direction in which jobs move: scheduled, held, ready, running, ended. Otherwise the order is
 //      that of `find`.
@@ -163,7 +162,7 @@
 //    - Dedup and idempotency keys stay. The data of a wake stay.
 //
 // 20. CHANGES BY HAND. Requeues, reschedules, changes of priority and changes are kept in the history of the job, with the time
-//    and the name that the call gave: the newest `bounds.jobChangesKept` of them.
+//    and the name that the call gave. So are cancels that give a name. The newest `bounds.jobChangesKept` of them are kept.
 //
 // 21. CHECKPOINT. `checkpoint` writes effects and journal of a leased job in one transaction, and keeps the lease. If less than
 //    two thirds of `leaseMs` are left of the lease, it is renewed, from now.
@@ -173,10 +172,9 @@
 //      a step that never ends, however many steps there are. Without it, they stay as they are.
 //    - It is repeatable under its token in the same way as `settle`.
 //
-// 22. JOURNAL. The records, the partial result and the mailbox of a job (`../job/journal.ts`). The first write
-//    opens it, or the first park. It belongs to the job: a requeue
-//    keeps it, and it is removed in the transaction that removes the job. Only where PostgreSQL drops finished jobs with their
-//    partition, it goes some steps before. A settlement writes its journal in its transaction, whatever becomes of the job. If an
+// 22. JOURNAL. The records, the partial result and the mailbox of a job (`../job/journal.ts`). The first write opens it, or the
+//    first park. It belongs to the job: a requeue keeps it, and it is removed in the transaction that removes the job. Only where
+//    PostgreSQL drops finished jobs with their partition, it goes some steps before. A settlement writes its journal in its transaction, whatever becomes of the job. If an
 //    effect of it is refused, neither is written. A claim with `journals` answers the journal of each job that has one, as far
 //    as `bounds.pageBytes` reach; `journal` reads on.
 //

@@ -1,7 +1,6 @@
 // The options of `releaseWorker`, as callers write them.
 
-import { bounds } from '../job/bounds.ts'
-import { checkBoolean, checkOptions, checkText, checkWorkerName } from '../job/names.ts'
+import { checkBoolean, checkBy, checkOptions, checkWorkerName } from '../job/names.ts'
 
 export interface ReleaseWorkerOptions {
   /** The name of the operator or program that asks. The history of each job says it. */
@@ -20,7 +19,7 @@ export function toReleasePlan(worker: string, options: ReleaseWorkerOptions): Re
   checkOptions(options, 'release options', ['by', 'dryRun'])
   return {
     worker: checkWorkerName(worker),
-    by: options.by === undefined ? null : checkText(options.by, 'by', bounds.progressMessageBytes),
+    by: checkBy(options.by),
     dryRun: options.dryRun === undefined ? false : checkBoolean(options.dryRun, 'dryRun'),
   }
 }

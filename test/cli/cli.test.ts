@@ -241,13 +241,24 @@ test('release-worker counts in a dry run, then ends the leases, and the job show
   )
   assert.equal(
     (await world.holdfast('release-worker', 'mailer-3', '--by', 'ada')).stdout,
-    'Released 1 job of worker mailer-3.\n',
+    'Ended 1 lease of worker mailer-3: 1 job waits again.\n',
   )
   assert.match((await world.holdfast('job', id)).stdout, /The lease of worker mailer-3 was ended by ada before/)
+  {
+    await using holdfast = await open(world.url)
+    await holdfast.queue('mail').enqueueMany([{ payload: 2, attempts: 1 }, { payload: 3 }])
+    const leases = await holdfast.claim(['mail'], { max: 3, worker: 'mailer-4', lease: '1h' })
+    const asked = leases.find(({ job }) => job.payload === 3)
+    await holdfast.cancel(asked?.job.id ?? '')
+  }
+  const released = await world.holdfast('release-worker', 'mailer-4')
+  const what = '1 job waits again, 1 is dead, 1 is cancelled'
+  assert.deepEqual(released, { code: 0, stdout: `Ended 3 leases of worker mailer-4: ${what}.\n`, stderr: '' })
   assert.deepEqual(await world.json('release-worker', 'mailer-3'), {
     worker: 'mailer-3',
     released: 0,
     left: 0,
+    ...{ waiting: 0, dead: 0, cancelled: 0 },
     dryRun: false,
   })
 })
@@ -599,6 +610,13 @@ test('wake, reschedule, reprioritise and delete change waiting jobs, one or all 
     (await world.holdfast('reschedule', id, time)).stdout,
     `Rescheduled ${id}: it is scheduled for ${time}.\n`,
   )
+  const before = Date.now() // no earlier than the clock of the store
+  const { runAt, state } = await world.json('reschedule', id, '--delay', '2h')
+  assert.equal(state, 'scheduled')
+  assert.ok(Date.parse(runAt) >= before + 7_200_000 && Date.parse(runAt) <= Date.now() + 7_200_000, runAt)
+  assert.match((await world.holdfast('reschedule', id, time, '--delay', '1h')).stderr, /either a time or --delay/)
+  assert.match((await world.holdfast('reschedule', id)).stderr, /Give a job id, or say which jobs/)
+  assert.match((await world.holdfast('delete', id, '--by', 'ada')).stderr, /--by/)
   assert.deepEqual(await world.json('reprioritise', id, '0'), { id, state: 'scheduled', priority: 0 })
   assert.equal((await world.holdfast('wake', id, '{"ok":true}')).stdout, `Woke ${id}: it is ready.\n`)
   const [lease] = await holdfast.claim(['later'])
@@ -615,10 +633,22 @@ test('wake, reschedule, reprioritise and delete change waiting jobs, one or all 
   )
   assert.equal((await world.holdfast(...of('delete'), '--state', 'scheduled')).stdout, 'Deleted 1 job.\n')
   assert.equal((await world.holdfast(...of('reschedule', time))).stdout, 'Rescheduled 2 jobs.\n')
+  assert.equal((await world.holdfast(...of('reschedule', '--delay', '90m'))).stdout, 'Rescheduled 2 jobs.\n')
   assert.equal((await world.holdfast(...of('reprioritise', '7'))).stdout, 'Reprioritised 2 jobs.\n')
-  assert.match((await world.holdfast(...of('reprioritise', '7'), '--state', 'running')).stderr, /INVALID_OPTION/)
+  assert.match(
+    (await world.holdfast(...of('reprioritise', '7'), '--state', 'running')).stderr,
+    /holdfast reprioritise takes jobs .* \(INVALID_OPTION\)/,
+  )
+  assert.match(
+    (await world.holdfast(...of('delete'), '--state', 'ready', '--ended-since', time)).stderr.replaceAll(/\s+/g, ' '),
+    /filter: --state names ready, and --ended-since or --ended-before is only for jobs that have ended/,
+  )
   assert.equal((await world.holdfast(...of('reschedule', '2020-01-31'))).stdout, 'Rescheduled 2 jobs.\n')
   const [running] = await holdfast.claim(['later'])
+  assert.equal(
+    (await world.holdfast(...of('delete'), '--dry-run')).stdout.replaceAll(/\s+/g, ' '),
+    `Would delete 1 job. Would skip 1 job (running: cancel first, or wait): ${running?.job.id} `,
+  )
   assert.deepEqual(await world.json(...of('delete')), {
     ...{ dryRun: false, changed: 1, looked: 3, next: null, remaining: 1 }, // two, and then one more time the one that runs
     skipped: [{ reason: 'running', count: 1, ids: [running?.job.id] }],
@@ -700,6 +730,12 @@ test('dead-groups counts dead jobs by queue and error', async () => {
   const { stdout } = await world.holdfast('dead-groups')
   assert.match(stdout, new RegExp(`2 .*mail +${groups[0].group} +.*smtp`))
   assert.equal((await world.json('jobs', '--error-group', groups[0].group)).jobs.length, 2)
+  await using holdfast = await open(world.url)
+  await holdfast.queue('pay').enqueue(1)
+  const [lease] = await holdfast.claim(['pay'])
+  const message = `the card of the customer was declined by the bank ${'for a reason '.repeat(9)}`
+  await lease?.dead(Object.assign(new Error(message), { code: 'PSP' }))
+  assert.match((await world.holdfast('dead-groups', '--queue', 'pay')).stdout, /1 .*pay +\w{16} +\[PSP\] the card/)
   assert.equal((await world.holdfast('dead-groups', '--queue', 'nowhere')).stdout, 'No job is dead.\n')
   assert.match((await world.holdfast('dead-groups', '--order', 'oldest')).stderr, /INVALID_OPTION/)
 })

@@ -5,9 +5,10 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { describe, test } from 'node:test'
-import type { BulkAnswer, BulkOptions, BulkProgress, RunTime } from '../../src/client/bulk.ts'
+import type { BulkAnswer, BulkOptions, BulkProgress } from '../../src/client/bulk.ts'
 import type { JobConditions } from '../../src/client/filter.ts'
 import type { JobInfo } from '../../src/client/job-info.ts'
+import type { RunTime } from '../../src/client/run-time.ts'
 import { HoldfastError } from '../../src/errors.ts'
 import { Holdfast } from '../../src/holdfast.ts'
 import type { JobState } from '../../src/job/record.ts'
@@ -1005,13 +1006,52 @@ function optionTests(inWorld: InWorld): void {
   )
 
   test(
-    'ends with the error of onProgress, also of one that is asynchronous',
+    'ends after the step whose onProgress throws, also later, with an error that says where to go on',
     inWorld(async ({ holdfast }) => {
-      await holdfast.queue('mail').enqueue(1)
-      const onProgress = async () => {
-        throw new Error('no')
+      const no = new Error('no')
+      const throwing: readonly (() => unknown)[] = [
+        () => {
+          throw no
+        },
+        () => Promise.reject(no),
+      ]
+      for (const onProgress of throwing) {
+        await holdfast.queue('mail').enqueueMany(Array.from({ length: some }, (_, payload) => ({ payload })))
+        const error = await rejects(holdfast.cancelAll({ queue: 'mail' }, { onProgress }), 'INVALID_OPTION')
+        assert.equal(error.cause, no)
+        const { changed, next } = error.facts as { changed: number; next: string }
+        assert.ok(changed > 0 && changed < some)
+        assert.equal((await holdfast.stats('mail')).ready, some - changed, 'the step was made')
+        assert.equal((await holdfast.cancelAll({ queue: 'mail' }, { after: next })).changed, some - changed)
+        await holdfast.deleteAll({ queue: 'mail' })
       }
-      await assert.rejects(holdfast.cancelAll({ queue: 'mail' }, { onProgress }), /^Error: no$/)
+      await holdfast.queue('mail').enqueue(1)
+      const [onProgress] = throwing as [() => unknown]
+      const facts = { changed: 1, next: null }
+      await rejects(holdfast.reprioritiseAll({ queue: 'mail' }, 1, { onProgress }), 'INVALID_OPTION', facts)
+    }),
+  )
+
+  test(
+    'says which conditions collide if no job can match',
+    inWorld(async ({ holdfast }) => {
+      const says = async (call: Promise<unknown>, pattern: RegExp, conditions: readonly string[]) =>
+        assert.match((await rejects(call, 'INVALID_OPTION', { conditions })).message, pattern)
+      await says(
+        holdfast.deleteAll({ state: 'ready', ended: { since: 0 } }),
+        /^No job can match this filter: state names ready, and ended is only for jobs that have ended\.$/,
+        ['state', 'ended'],
+      )
+      await says(
+        holdfast.cancelAll({ error: 'no' }),
+        /^No job .*: cancelAll takes jobs that are scheduled, held, ready, running, and error is only .* ended\.$/,
+        ['error'],
+      )
+      await says(
+        holdfast.requeueAll({ state: 'done', errorGroup: '' }),
+        /: state names done, and errorGroup is only for jobs that are dead\.$/,
+        ['state', 'errorGroup'],
+      )
     }),
   )
 

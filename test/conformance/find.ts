@@ -268,6 +268,32 @@ function conditionTests(inWorld: InWorld): void {
   )
 
   test(
+    'by an error: its name, its code and its message are searched, and those of its causes',
+    inWorld(async ({ holdfast }) => {
+      class PaymentError extends Error {
+        override readonly name = 'PaymentError'
+        readonly code = 'PSP'
+      }
+      const { id } = await holdfast.queue('mail').enqueue(1)
+      const cause = Object.assign(new TypeError('the socket'), { code: 'E7' })
+      await (await claimOne(holdfast, 'mail')).dead(new PaymentError('card declined', { cause }))
+      await holdfast.queue('mail').enqueue(2)
+      await (await claimOne(holdfast, 'mail')).dead(new Error('card expired'))
+      for (const error of ['PSP', 'PaymentError', 'card declined', 'PaymentError card declined PSP', 'socket E7']) {
+        const filter = { queue: 'mail', error }
+        assert.deepEqual(
+          (await holdfast.jobs(filter)).jobs.map((job) => job.id),
+          [id],
+          error,
+        )
+        assert.equal((await holdfast.count(filter)).count, 1)
+      }
+      assert.deepEqual((await holdfast.jobs({ error: 'PSX' })).jobs, [])
+      assert.equal((await holdfast.requeueAll({ queue: 'mail', error: 'PSP' })).changed, 1)
+    }),
+  )
+
+  test(
     'by labels, newest first, in whatever state; all that are given must be there',
     inWorld(async (world) => {
       const { holdfast } = await variety(world)

@@ -215,13 +215,18 @@ export function pauseTests(inWorld: InWorld): void {
     )
 
     test(
-      'a pause with a wrong time is refused, and nothing is paused',
-      inWorld(async ({ holdfast }) => {
+      'a pause with a wrong time, or until a time that has passed, is refused, and nothing is paused',
+      inWorld(async ({ holdfast, clock }) => {
         await holdfast.queue('mail').enqueue(1)
         await rejects(holdfast.pause('mail', { for: 0 }), 'INVALID_OPTION')
         await rejects(holdfast.pause('mail', { for: 'soon' as '1s' }), 'INVALID_OPTION')
         await rejects(holdfast.pause('mail', { until: new Date(Number.NaN) }), 'INVALID_OPTION')
-        await rejects(holdfast.pause('mail', { for: '1s', until: new Date() }), 'INVALID_OPTION')
+        for (const until of [0, clock.now() - minute, new Date(clock.now())]) {
+          const facts = { option: 'until', until: Number(until) }
+          await rejects(holdfast.pause('mail', { until }), 'INVALID_OPTION', facts)
+          await rejects(holdfast.pauseAll({ until }), 'INVALID_OPTION', facts)
+        }
+        await rejects(holdfast.pause('mail', { for: '1s', until: new Date() } as never), 'INVALID_OPTION')
         assert.equal((await queueInfo(holdfast, 'mail')).paused, false)
       }),
     )

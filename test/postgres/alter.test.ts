@@ -50,6 +50,23 @@ test(
 )
 
 test(
+  'a deleteAll by id deletes no older job if the id is used again between its look and its locks',
+  inWorld(async (world) => {
+    const { holdfast } = world
+    const id = await deadJob(holdfast, 'mail', 'old')
+    const tx = await world.begin()
+    await tx.run('select from holdfast.ended where id = $1 for update', [id])
+    const deleted = holdfast.deleteAll({ ids: [id], state: 'dead' })
+    await world.waiters(1)
+    await world.enqueue('mail', 'new', { id })
+    await tx.commit()
+    assert.deepEqual(await deleted, { changed: 0, looked: 1, skipped: [], next: null })
+    assert.equal((await holdfast.stats('mail')).dead, 1)
+    assert.deepEqual(await world.claim(), ['new'])
+  }),
+)
+
+test(
   'a deleteAll waits for a job that another transaction requeues, and goes on with the others',
   inWorld(async (world) => {
     await world.holdfast.queue('mail').enqueueMany(Array.from({ length: 2_100 }, (_, payload) => ({ payload })))

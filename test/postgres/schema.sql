@@ -1059,6 +1059,12 @@ function newest_of(p_ids uuid[]) returns SETOF holdfast.ended plpgsql stable
   set plan_cache_mode=force_generic_plan
   set jit=off
   set search_path=pg_catalog, pg_temp;
+function newest_of(p_ids uuid[], p_seqs bigint[]) returns SETOF bigint plpgsql stable
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function newest_watch() returns holdfast.watch_log sql stable;
 function next_due(p_from bigint, p_until bigint, p_but uuid[], p_now bigint) returns bigint plpgsql volatile
   set enable_seqscan=off

@@ -51,3 +51,24 @@ test('batches and inboxes are typed', async () => {
   }
   assert.equal(progress.total, 1)
 })
+
+test('a time and a delay, or the length and the end of a pause, exclude each other', async () => {
+  await using holdfast = await open('sqlite::memory:')
+  const { id } = await holdfast.queue('mail').enqueue(1, { delay: '1h' })
+  await holdfast.rescheduleAll({ queue: 'mail' }, { delay: '2h' })
+  await holdfast.rescheduleAll({ queue: 'mail' }, { runAt: new Date('2030-01-31') })
+  assert.equal(await holdfast.reschedule(id, { delay: '1m' }), 'scheduled')
+  await holdfast.pause('mail', { for: '1m', by: 'ada' })
+  await holdfast.pause('mail', { until: new Date('2030-01-31') })
+  const refused = { code: 'INVALID_OPTION' }
+  // @ts-expect-error: a time or a delay
+  await assert.rejects(holdfast.rescheduleAll({ queue: 'mail' }, { runAt: 0, delay: '1h' }), refused)
+  // @ts-expect-error: one of them is needed
+  await assert.rejects(holdfast.rescheduleAll({ queue: 'mail' }, {}), refused)
+  // @ts-expect-error: a time or a delay
+  await assert.rejects(holdfast.reschedule(id, { runAt: 0, delay: '1h' }), refused)
+  // @ts-expect-error: a length or an end
+  await assert.rejects(holdfast.pause('mail', { for: '1h', until: new Date('2030-01-31') }), refused)
+  // @ts-expect-error: a length or an end
+  await assert.rejects(holdfast.pauseAll({ for: '1h', until: new Date('2030-01-31') }), refused)
+})

@@ -18,11 +18,12 @@
 //
 // WHICH JOBS. `until` has the newest job number and the time at the first step. Numbers are drawn in the order of enqueues, so
 // jobs that were enqueued later have higher ones. A transaction that drew its numbers before and commits later counts as
-// earlier. For a requeue, jobs that ended after that time are left alone: one that was requeued by this walk and has ended again
-// is not met a second time.
+// earlier. A requeue leaves jobs alone that ended after that time: a job that this walk has requeued, and that has ended again,
+// is not requeued twice.
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { toError } from '../../errors.ts'
+import { bounds } from '../../job/bounds.ts'
 import type { JobFilter } from '../../job/filter.ts'
 import type { ChangeByHand, JobState } from '../../job/record.ts'
 import { unknownPage } from '../refusals.ts'
@@ -41,9 +42,6 @@ import { endedColumns } from './schema/functions/requeue.ts'
 
 /** Jobs that one step changes. */
 const stepMax = 1_000
-
-/** Ids that a step names for each reason. */
-const examplesMax = 10
 
 export async function changeAll(context: StoreContext, request: ChangeAllRequest): Promise<ChangedStep> {
   const { change, dryRun, after } = request
@@ -311,7 +309,7 @@ const nothing: Made = {
 }
 
 function namesOf(refs: readonly Ref[]): string[] {
-  return refs.slice(0, examplesMax).map(({ id }) => id)
+  return refs.slice(0, bounds.skippedIdsMax).map(({ id }) => id)
 }
 
 /** Makes the change of the jobs that are not busy, in their order. */
@@ -469,7 +467,20 @@ async function compareAgain(
     if (some.length === 0) continue
     for (const ref of await matchesOf(tx, filter, sourceOf(kind, some), reads)) matching.set(ref.seq, ref)
   }
-  return refs.flatMap(({ seq }) => matching.get(seq) ?? [])
+  const isNewest = await newestOf(tx, filter, [...matching.values()])
+  return refs.flatMap(({ seq }) => matching.get(seq) ?? []).filter(({ seq }) => isNewest(seq))
+}
+
+/** A condition on ids is about the newest job with each id. Another may have been enqueued since the look. */
+async function newestOf(
+  tx: PgTransaction,
+  { ids }: JobFilter,
+  refs: readonly Ref[],
+): Promise<(seq: string) => boolean> {
+  if (ids === undefined || refs.length === 0) return () => true
+  const rows = await tx.query('select holdfast.newest_of($1, $2)::text', columnsOf(refs).slice(0, 2))
+  const newest = new Set(rows.map(([seq]) => seq))
+  return (seq) => newest.has(seq)
 }
 
 function sourceOf(kind: Kind, refs: readonly Ref[]): Source {
@@ -676,7 +687,7 @@ class Skips {
       const known = this.#all.get(reason) ?? { count: 0, ids: [], ...(message !== undefined && { message }) }
       this.#all.set(reason, known)
       known.count += count
-      known.ids.push(...ids.slice(0, examplesMax - known.ids.length))
+      known.ids.push(...ids.slice(0, bounds.skippedIdsMax - known.ids.length))
     }
   }
 }

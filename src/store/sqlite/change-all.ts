@@ -2,8 +2,7 @@
 //
 // 1. It looks for jobs as `find` does, in reads that block no writer, until it has `stepMax` jobs or has looked at enough.
 // 2. One transaction compares the filter again, because other calls ran in between. It then judges each job, and changes it as
-// the
-//    verb for a single job does.
+//    the verb for a single job does.
 //
 // A dry run judges the same jobs in a read, and changes none.
 //
@@ -11,6 +10,7 @@
 // job that ended later is not requeued: this step, or another call, has requeued it since. If the clock was set back, jobs may
 // have ended "later" than now, so the end of the newest of them counts.
 
+import { bounds } from '../../job/bounds.ts'
 import type { JobFilter } from '../../job/filter.ts'
 import { decodePast } from '../../job/stored.ts'
 import { decodeCursor, encodeCursor } from '../page-cursor.ts'
@@ -26,9 +26,6 @@ import type { SqliteTransaction } from './transaction.ts'
 
 /** Jobs of one step: other calls wait some ten milliseconds for it. */
 const stepMax = 500
-/** Ids that are named for each reason. */
-const examplesMax = 10
-
 /** When the first step began. */
 interface Beginning {
   readonly seq: number
@@ -226,7 +223,7 @@ function sumOf(judged: readonly Judged[], { isDryRun }: { readonly isDryRun: boo
       ids: [],
       ...(message !== undefined && { message }),
     }
-    const named = ids.length < examplesMax ? [...ids, job.id] : ids
+    const named = ids.length < bounds.skippedIdsMax ? [...ids, job.id] : ids
     skipped.set(verdict, { ...first, reason: verdict, count: count + 1, ids: named })
   }
   return { changed, requested, skipped: [...skipped.values()], keyed }

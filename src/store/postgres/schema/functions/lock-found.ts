@@ -178,6 +178,17 @@ begin
      where p_queues is null or q.name = any (p_queues));
 end $holdfast$;
 
+-- Of these jobs, those that are the newest with their ids.
+create function holdfast.newest_of(p_ids uuid[], p_seqs bigint[]) returns setof bigint language plpgsql stable
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+begin
+  return query
+    select u.seq from unnest(p_ids, p_seqs) u(id, seq)
+     where not exists (select from holdfast.job j where j.id = u.id and j.seq <> u.seq offset 0)
+       and not exists (select from holdfast.ended e where e.id = u.id and e.seq > u.seq offset 0);
+end $holdfast$;
+
 -- Live jobs with these ids and numbers.
 create function holdfast.jobs_of(p_ids uuid[], p_seqs bigint[]) returns setof holdfast.job language plpgsql stable
 set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off

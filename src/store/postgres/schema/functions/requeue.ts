@@ -32,13 +32,13 @@ export const endedColumns = `e.id, e.seq, e.past, e.attempt, e.worker, e.started
   e.dedup_scope, e.dedup_key, e.limit_key, e.annotations`
 
 export const requeue = `
--- The message of an error as it was kept, and its causes, a line each; all of it, if it cannot be parsed.
+-- An error as it was kept, and its causes: name, message and code, a line each; all of it, if it cannot be parsed.
 create function holdfast.error_text(p_error text) returns text language plpgsql immutable as $holdfast$
 declare
   v_error json;
 begin
   v_error := p_error::json;
-  return concat_ws(e'\\n', coalesce(v_error ->> 'message', ''),
+  return concat_ws(e'\\n', concat_ws(' ', v_error ->> 'name', coalesce(v_error ->> 'message', ''), v_error ->> 'code'),
     (select string_agg(concat_ws(' ', c.cause ->> 'name', c.cause ->> 'message', c.cause ->> 'code'), e'\\n' order by c.no)
        from json_array_elements(case json_typeof(v_error -> 'causes') when 'array' then v_error -> 'causes' else '[]' end)
             with ordinality c(cause, no)

@@ -1,6 +1,6 @@
-// `npm run bench -- flows`: flows of three trivial steps, beside DBOS and openworkflow, each in a process of its own, in turns.
-// All on PostgreSQL share one server, with a database for each round. A round whose store does not say that every run has succeeded
-// gives no figure.
+// `npm run bench -- flows`: flows of three trivial steps, beside DBOS and openworkflow, each in a process of its own, in
+// turns. All on PostgreSQL share one server, with a database for each round. A round whose store does not say that every run
+// has succeeded gives no figure.
 //
 // Absurd is not here: its SQL is not in its npm package. Restate needs a server of its own.
 

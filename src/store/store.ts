@@ -174,9 +174,9 @@
 //
 // 22. JOURNAL. The records, the partial result and the mailbox of a job (`../job/journal.ts`). The first write opens it, or the
 //    first park. It belongs to the job: a requeue keeps it, and it is removed in the transaction that removes the job. Only where
-//    PostgreSQL drops finished jobs with their partition, it goes some steps before. A settlement writes its journal in its transaction, whatever becomes of the job. If an
-//    effect of it is refused, neither is written. A claim with `journals` answers the journal of each job that has one, as far
-//    as `bounds.pageBytes` reach; `journal` reads on.
+//    PostgreSQL drops finished jobs with their partition, it goes some steps before. A settlement writes its journal in its
+//    transaction, whatever becomes of the job. If an effect of it is refused, neither is written. A claim with `journals` answers
+//    the journal of each job that has one, as far as `bounds.pageBytes` reach; `journal` reads on.
 //
 // 23. SIGNALS. `signal` adds a message to the mailbox of a job that has not ended, or to that of a key. It locks nothing of the
 //    job, so an open transaction of the caller delays no one else. Messages of one sender keep their order. The job takes a

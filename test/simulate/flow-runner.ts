@@ -1,5 +1,6 @@
 // Runs flows in a process of a simulation, on the contract of the store alone: it claims runs with their journals, and writes
-// each step with its effects in one checkpoint. A run counts four steps, starts a child, waits for a signal, and waits for the child.
+// each step with its effects in one checkpoint. A run counts four steps, starts a child, waits for a signal, and waits for the
+// child.
 //
 // Whatever happens to its process, the next claim goes on behind the last record. So each step takes effect once.
 

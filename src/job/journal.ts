@@ -28,7 +28,7 @@ export interface JournalWrites {
   readonly records: readonly StepRecord[]
   /** Numbers of messages that are used up now. If one of them is not there any more, nothing is written (SIGNAL_GONE). */
   readonly consume?: readonly number[]
-  /** All messages with these names that wait in the job's own mailbox are removed. */
+  /** All signals with these names that wait in the job's own mailbox are removed. Ends of children stay. */
   readonly clear?: readonly string[]
   /** JSON text: the partial result from now on. */
   readonly partial?: string

@@ -196,8 +196,8 @@
 //    transaction of its own, after that; a sweep repeats it if a crash prevented it.
 //
 // 26. CANCEL OF A RUN. A waiting job that has a journal is not cancelled at once. The cancel is recorded as that of a running job
-//    is, and the job is ready, at the front of its priority: so the run can end itself. It ends as cancelled at its next
-//    settlement but `done` or `dead`. Items of a cancelled batch end at once all the same, because claims do not take them.
+//    is. If it is scheduled, it is ready, at the front of its priority: so the run can end itself. It ends as cancelled at its
+//    next settlement but `done` or `dead`. Items of a cancelled batch end at once all the same, because claims do not take them.
 
 import type { HoldfastError, Refused } from '../errors.ts'
 import type { BatchRecord, BatchSettings, BatchState, Completion } from '../job/batch.ts'
@@ -442,8 +442,8 @@ export interface EnqueueRequest {
  * - `created`: a new job was stored.
  * - `duplicate`: nothing was stored. Job `id` holds the dedup or idempotency key.
  * - `replaced`: job `id` holds the dedup key and waits. It now is what this enqueue states (`dedup.replace`).
- * - `notReplaced`: nothing was stored. Job `id` holds the dedup key and could not be replaced: it runs, or it has ended and its
- *   dedup window is not over.
+ * - `notReplaced`: nothing was stored. Job `id` holds the dedup key and could not be replaced: it runs, or is a flow run that has
+ *   begun, or it has ended and its dedup window is not over.
  */
 export type EnqueueStatus = 'created' | 'duplicate' | 'replaced' | 'notReplaced'
 

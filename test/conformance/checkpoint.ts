@@ -382,6 +382,21 @@ export function checkpointTests(inWorld: InWorld, { dialect }: StoreUnderTest): 
     )
 
     test(
+      'a flow run that has begun is not replaced by its dedup key: its journal is about its own payload',
+      inWorld(async ({ holdfast, store }) => {
+        const own = await store()
+        const dedup = { key: 'one', replace: true }
+        const run = await claimedRun(holdfast, own, 'flow', { dedup })
+        await park(own, run, { journal: records(record(1, 'a')) })
+        const again = await holdfast.queue('flow').enqueue({ n: 2 }, { dedup })
+        assert.deepEqual(again, { id: run.id, status: 'notReplaced' })
+        const { state, payload } = await readJob(holdfast, run.id)
+        assert.deepEqual([state, payload], ['scheduled', { n: 1 }])
+        assert.deepEqual(await namesOf(own, run.id), ['a'])
+      }),
+    )
+
+    test(
       'a checkpoint is repeatable under its token',
       inWorld(async ({ holdfast, store }) => {
         const own = await store()

@@ -3,9 +3,10 @@ import { describe, test } from 'node:test'
 import { isRefused } from '../../src/errors.ts'
 import { bounds } from '../../src/job/bounds.ts'
 import { newId } from '../../src/runtime/id.ts'
-import { minute, readJob, stateOf } from './expect.ts'
+import { claimOne, minute, readJob, stateOf } from './expect.ts'
 import {
   checkpoint,
+  child,
   claimedRun,
   claimRun,
   claimRuns,
@@ -259,6 +260,23 @@ export function signalTests(inWorld: InWorld): void {
         await sent(own, run.id, 'other')
         await checkpoint(own, run, { journal: { records: [], clear: ['verdict'] } })
         assert.deepEqual(await mailbox(own, run.id), [['other', 'other']])
+      }),
+    )
+
+    test(
+      'a checkpoint that clears signals leaves the end of a child of that name',
+      inWorld(async ({ holdfast, store }) => {
+        const own = await store()
+        const run = await claimedRun(holdfast, own)
+        await checkpoint(own, run, { effects: child(run, 'score'), journal: records(record(1, 'score', -1)) })
+        await (await claimOne(holdfast, 'children')).done(7)
+        await sent(own, run.id, 'score')
+        await checkpoint(own, run, { journal: { records: [], clear: ['score'] } })
+        const messages = await own.messages({ id: run.id, keys: [] })
+        assert.deepEqual(
+          messages.map(({ name, child }) => [name, child !== null]),
+          [['score', true]],
+        )
       }),
     )
 

@@ -3,7 +3,7 @@
 
 import { isDeepStrictEqual } from 'node:util'
 import { type Refused, refuse } from '../../src/errors.ts'
-import type { AwaitedKey, JournalWrites, Message, StepRecord } from '../../src/job/journal.ts'
+import { type AwaitedKey, hasWrites, type JournalWrites, type Message, type StepRecord } from '../../src/job/journal.ts'
 import type { MessagesQuery, SignalTarget } from '../../src/store/store.ts'
 
 export interface ModelJournal {
@@ -60,7 +60,9 @@ export class MailModel {
   }
 
   /** Everything of it, or the reason why nothing is written. The caller undoes what was written before a refusal. */
-  write(job: Owner, { records, consume = [], clear = [], partial, awaits }: JournalWrites): Refused | null {
+  write(job: Owner, journal: JournalWrites): Refused | null {
+    if (!hasWrites(journal)) return null
+    const { records, consume = [], clear = [], partial, awaits } = journal
     job.hasJournal = true
     for (const record of records) {
       const { step, part, no } = record
@@ -69,7 +71,7 @@ export class MailModel {
       job.journal = { ...job.journal, records: [...job.journal.records, record] }
     }
     for (const no of consume) if (!this.#take(job, no)) return refuse('SIGNAL_GONE', '')
-    this.#remove(({ to, name }) => to === job.born && clear.includes(name))
+    this.#remove(({ to, name, child }) => to === job.born && child === null && clear.includes(name))
     if (partial !== undefined) job.journal = { ...job.journal, partial }
     if (awaits !== undefined) job.journal = { ...job.journal, awaits: sortKeys(awaits) }
     return null

@@ -386,7 +386,7 @@ export class Model {
     if (dedupEntry) {
       const holder = live.find(({ born }) => born === dedupEntry.holder)
       if (!job.dedup?.replace) return { id: dedupEntry.id, status: 'duplicate' }
-      if (!holder || !isWaiting(holder)) return { id: dedupEntry.id, status: 'notReplaced' }
+      if (!holder || !isWaiting(holder) || holder.hasJournal) return { id: dedupEntry.id, status: 'notReplaced' }
       this.#replace(holder, job, dueAt)
       return { id: dedupEntry.id, status: 'replaced' }
     }

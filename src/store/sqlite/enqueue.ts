@@ -27,6 +27,7 @@ import {
   listScheduled,
   moveWaiting,
 } from './job.ts'
+import { hasJournal } from './journal.ts'
 import { applyKvOrRefuse } from './kv.ts'
 import { addLabels, replaceLabels } from './labels.ts'
 import { keyRuleOf, labelRulesOf, type QueueRow } from './queue.ts'
@@ -221,7 +222,8 @@ function answerDuplicate(
 ): Enqueued {
   if (!job.dedup?.replace) return { id, status: 'duplicate' }
   const holder = findBySeq(tx, seq)
-  if (!holder || !isWaiting(holder)) return { id, status: 'notReplaced' }
+  // A flow run that has begun counts as running: its journal is about the payload before.
+  if (!holder || !isWaiting(holder) || hasJournal(tx, seq)) return { id, status: 'notReplaced' }
   moveWaiting(tx, queue, holder, {
     runAt: dueAt(tx, job),
     delayMs: delayIn(job),

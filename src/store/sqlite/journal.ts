@@ -26,7 +26,8 @@ export function writeJournal(tx: SqliteTransaction, seq: number, journal: Journa
   openJournal(tx, seq)
   for (const record of records) addRecord(tx, seq, record)
   for (const no of consume) takeMessage(tx, seq, no)
-  for (const name of clear) tx.db.run('delete from holdfast_message where seq = ? and name = ?', seq, name)
+  const remove = 'delete from holdfast_message where seq = ? and name = ? and child is null'
+  for (const name of clear) tx.db.run(remove, seq, name)
   if (partial !== undefined) tx.db.run('update holdfast_journal set partial = ? where seq = ?', partial, seq)
   if (awaits !== undefined) setAwaits(tx, seq, awaits)
 }

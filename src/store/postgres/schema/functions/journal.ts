@@ -89,7 +89,7 @@ begin
      where m.no = any (array(
        select o.no from ${accepted}
         cross join lateral jsonb_array_elements_text(w.write -> 'clear') c(name)
-        cross join lateral (select k.no from holdfast.message k where k.seq = w.seq and k.name = c.name offset 0) o));
+        cross join lateral (select k.no from holdfast.message k where k.seq = w.seq and k.name = c.name and k.child is null offset 0) o));
   end if;
   if jsonb_path_exists(p_writes, '$[*].records[*]') then
     insert into holdfast.record (seq, no, step, part, body)

@@ -168,7 +168,7 @@ begin
   loop
     -- A job that runs is not touched: its settlement may keep its row locked for long. See lock-jobs.ts.
     select * into v_holder from holdfast.job j
-     where j.id = p_id and j.seq = p_seq
+     where j.id = p_id and j.seq = p_seq and not j.has_journal -- a flow run that has begun counts as running
        and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq));
     if not found then
       return null;
@@ -177,7 +177,7 @@ begin
       perform pg_advisory_xact_lock(LANE_LOCKS, v_holder.lane);
     end if;
     perform from holdfast.job j
-      where j.id = p_id and j.seq = p_seq and j.lane = v_holder.lane and j.ord = v_holder.ord
+      where j.id = p_id and j.seq = p_seq and j.lane = v_holder.lane and j.ord = v_holder.ord and not j.has_journal
         and (j.ready_xid is null or holdfast.is_waiting(j.lane, j.ready_xid, j.ord, j.start_before, j.seq))
         for update;
     exit when found; -- else it was claimed, has moved, or has ended meanwhile

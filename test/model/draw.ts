@@ -104,6 +104,11 @@ const swarm: fc.Arbitrary<Swarm> = fc.record({
 /** The steps of one run. `shrink.ts` shrinks them. */
 export const runs: fc.Arbitrary<Step[]> = fc.noShrink(swarm.chain(stepsOf))
 
+/** The same without moves of flows. */
+export const runsWithoutFlows: fc.Arbitrary<Step[]> = fc.noShrink(
+  swarm.map((drawn) => ({ ...drawn, hasFlows: false })).chain(stepsOf),
+)
+
 function stepsOf(drawn: Swarm): fc.Arbitrary<Step[]> {
   const any = fc.array(stepOf(drawn), { minLength: 1, maxLength: stepsMax, size: 'max' })
   const { openBatch, addItems, enqueue, claim } = movesOf(drawn)

@@ -1106,6 +1106,11 @@ export class Model {
     return { count }
   }
 
+  /** Whether a sweep may name the time of a job that it wakes itself: waking is a transaction of its own, after the look. */
+  hasParked(): boolean {
+    return this.admitsLate && [...this.state.live, ...this.state.ended].some(({ journal }) => journal.isParked)
+  }
+
   /** How many are removed, at least and at most. */
   clearSignals(to: SignalTarget, name: string | null): readonly [number, number] {
     return this.mail.clear('id' in to ? (this.find(to.id)?.born ?? null) : null, to, name)

@@ -11,7 +11,7 @@ import type { TestContext } from 'node:test'
 import fc from 'fast-check'
 import type { Store } from '../../src/store/store.ts'
 import { VirtualClock } from '../../src/testing/index.ts'
-import { runs as drawnRuns } from './draw.ts'
+import { runs as drawnRuns, runsWithoutFlows } from './draw.ts'
 import { finish } from './finish.ts'
 import { shrink } from './shrink.ts'
 import type { Step } from './steps.ts'
@@ -28,6 +28,8 @@ export interface RunOptions {
   readonly path?: string
   /** Whether to look for the smallest list of steps. Default: true. */
   readonly shrinks?: boolean
+  /** Whether runs may have moves of flows. Default: true. */
+  readonly hasFlows?: boolean
 }
 
 export interface Finding {
@@ -44,13 +46,17 @@ const compareEvery = 5
 const shrinkMaxMs = 60_000
 
 /** Prints the seed. Fails with everything that a replay needs. */
-export async function runModel(t: TestContext, open: OpenStore, { runs }: Pick<RunOptions, 'runs'>): Promise<void> {
+export async function runModel(
+  t: TestContext,
+  open: OpenStore,
+  { runs, hasFlows = true }: Pick<RunOptions, 'runs' | 'hasFlows'>,
+): Promise<void> {
   const { HOLDFAST_MODEL_SEED, HOLDFAST_MODEL_PATH, HOLDFAST_MODEL_RUNS } = process.env
   const seed = Number(HOLDFAST_MODEL_SEED ?? Date.now() % 0x7fffffff)
   const path = HOLDFAST_MODEL_PATH ? { path: HOLDFAST_MODEL_PATH } : {}
   const wanted = Number(HOLDFAST_MODEL_RUNS ?? runs)
   t.diagnostic(`${wanted} runs, HOLDFAST_MODEL_SEED=${seed}`)
-  const finding = await findDisagreement(open, { runs: wanted, seed, ...path })
+  const finding = await findDisagreement(open, { runs: wanted, seed, hasFlows, ...path })
   if (finding) assert.fail(report(finding))
 }
 
@@ -69,10 +75,10 @@ const tailMax = 30
 /** The first disagreement, shrunk. Null: all runs agree. */
 export async function findDisagreement(
   open: OpenStore,
-  { runs, shrinks = true, ...replay }: RunOptions,
+  { runs, shrinks = true, hasFlows = true, ...replay }: RunOptions,
 ): Promise<Finding | null> {
   let first: Disagreement | null = null
-  const property = fc.asyncProperty(drawnRuns, async (drawn) => {
+  const property = fc.asyncProperty(hasFlows ? drawnRuns : runsWithoutFlows, async (drawn) => {
     first ??= await runSteps(open, drawn)
     return first === null
   })

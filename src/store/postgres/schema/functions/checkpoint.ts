@@ -45,10 +45,7 @@ begin
         where l.token = p_tokens[f.claim] and l.lane = f.lane and f.ord = any (l.ords) order by l.no desc limit 1) l
      where f.turn <> all (p_but) and (l.expires_at - v_now) * 3 < p_leases_ms[f.turn] * 2);
   if cardinality(v_due) > 0 then
-    loop -- as \`renew\` does
-      v_locked := array(select l.no from holdfast.lease l where l.token = any (p_tokens) order by l.no for update);
-      exit when not exists (select from holdfast.lease l where l.token = any (p_tokens) and l.no <> all (v_locked));
-    end loop;
+    v_locked := holdfast.lock_leases(p_tokens);
     with held as materialized (
       select f.*, p_leases_ms[f.turn] as lease_ms, p_tokens[f.claim] as token from ${found} where f.turn = any (v_due)
     ),

@@ -24,6 +24,20 @@ export const renewHeld = `renewed as (
     )`
 
 export const renew = `
+-- Locks all leases of these tokens, and answers their numbers.
+create function holdfast.lock_leases(p_tokens uuid[]) returns bigint[] language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan set jit = off
+as $holdfast$
+declare
+  v_locked bigint[];
+begin
+  loop
+    v_locked := array(select l.no from holdfast.lease l where l.token = any (p_tokens) order by l.no for update);
+    exit when not exists (select from holdfast.lease l where l.token = any (p_tokens) and l.no <> all (v_locked));
+  end loop;
+  return v_locked;
+end $holdfast$;
+
 create function holdfast.renew(p_tokens uuid[], p_claims int[], p_lanes int[], p_xids xid8[], p_firsts bigint[],
   p_lasts bigint[], p_starts int[], p_leases_ms bigint[], p_now bigint)
 returns table (turn int, expires_at bigint, cancel boolean) language plpgsql
@@ -35,10 +49,7 @@ declare
   v_locked bigint[];
 begin
   perform set_config('synchronous_commit', 'off', true);
-  loop
-    v_locked := array(select l.no from holdfast.lease l where l.token = any (p_tokens) order by l.no for update);
-    exit when not exists (select from holdfast.lease l where l.token = any (p_tokens) and l.no <> all (v_locked));
-  end loop;
+  v_locked := holdfast.lock_leases(p_tokens);
   v_now := holdfast.now_ms(p_now);
   return query
     with leased as materialized (

@@ -163,12 +163,11 @@ function zip<A, B>`,
     breaks: 'effects are applied all or not at all',
     patches: [
       {
-        file: 'src/store/postgres/settle.ts',
+        file: 'src/store/postgres/in-turn.ts',
         from: `      const job = leased.get(request)
 `,
         to: `      const job = leased.get(request)
-      const { settlement } = request
-      const staged = 'effects' in settlement ? settlement.effects : null
+      const staged = this.#verb.effectsOf(request)
       if (!job && staged) await tx.attempt(async () => writer.apply([staged]))
 `,
       },

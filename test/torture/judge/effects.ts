@@ -117,7 +117,7 @@ export function judgeDeaths(evidence: Evidence): Ruling {
 }
 
 /** Enqueues that may have replaced the job: its attempts start again then, as after a requeue, and it has not died. */
-function replacementsOf({ requestedJobs }: Evidence, { id, dedupKey }: JobInfo): number {
+export function replacementsOf({ requestedJobs }: Evidence, { id, dedupKey }: JobInfo): number {
   if (dedupKey === null) return 0
   return requestedJobs.filter(
     ({ entry, note, answer }) =>

@@ -3,6 +3,7 @@
 import type { AttemptInfo, JobInfo } from '../../../src/client/job-info.ts'
 import type { Note, SettleMethod } from '../journal.ts'
 import { capOf } from '../world.ts'
+import { replacementsOf } from './effects.ts'
 import { type Evidence, isUnknown } from './evidence.ts'
 import { check, combine, type Ruling } from './ruling.ts'
 import { judgeLostRuns } from './workers.ts'
@@ -114,22 +115,22 @@ export function judgeAttempts(evidence: Evidence): Ruling {
     const all = [...job.history.map(({ attempt }) => attempt), job.attempts]
     if (Math.max(...all) > cap) return [`${job.id} had ${Math.max(...all)} attempts of ${cap}`]
     if (job.history.length >= historyMax) return []
-    const fault = countFault(job, evidence.mayBeRequeued(job))
+    const fault = countFault(job, evidence.mayBeRequeued(job) || replacementsOf(evidence, job) > 0)
     return fault === undefined ? [] : [`${job.id}: ${fault}`]
   })
 }
 
-/** Releases and snoozes are free. A requeue starts the count again. */
-function countFault({ history, state, attempts }: JobInfo, mayBeRequeued: boolean): string | undefined {
+/** Releases and snoozes are free. A requeue and a replacement start the count again. */
+function countFault({ history, state, attempts }: JobInfo, mayStartAgain: boolean): string | undefined {
   let spent = 0
   for (const { attempt, ending } of history) {
-    const isAnew = attempt === 1 && spent > 0 && mayBeRequeued
+    const isAnew = attempt === 1 && spent > 0 && mayStartAgain
     if (!isAnew && attempt !== spent + 1) return `attempt ${attempt} after ${spent} that counted`
     spent = isFree(ending) ? attempt - 1 : attempt
   }
   if (state === 'running') spent += 1
-  if (attempts === spent || (mayBeRequeued && attempts <= 1 && !['done', 'dead', 'cancelled'].includes(state))) return
-  if (mayBeRequeued && state === 'cancelled' && attempts === 0) return // it was cancelled while it waited
+  if (attempts === spent || (mayStartAgain && attempts <= 1 && !['done', 'dead', 'cancelled'].includes(state))) return
+  if (mayStartAgain && state === 'cancelled' && attempts === 0) return // it was cancelled while it waited
   return `${attempts} attempts, where its history counts ${spent}`
 }
 

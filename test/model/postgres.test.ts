@@ -35,8 +35,8 @@ async function inSchema(clock: VirtualClock) {
   })
 }
 
-// Without moves of flows: the model does not know yet which of two refused effects a checkpoint names here, nor which wake-ups are
-// still to come. The stories have flows, and the conformance suite has their promises.
+// Without moves of flows: the model does not know yet which of two refused effects a checkpoint names here, nor which wake-ups
+// are still to come. The stories have flows, and the conformance suite has their promises.
 test('the store agrees with the model in random runs', (t) => runModel(t, inSchema, { runs: 25, hasFlows: false }))
 
 test('the store agrees with the model in every story', (t) => runStories(t, inSchema))

@@ -1004,6 +1004,12 @@ function lock_jobs(p_ids uuid[]) returns TABLE(id uuid, lane integer, queue text
   set jit=off
   set search_path=pg_catalog, pg_temp;
 function lock_lanes(p_lanes integer[]) returns void plpgsql volatile;
+function lock_leases(p_tokens uuid[]) returns bigint[] plpgsql volatile
+  set enable_seqscan=off
+  set enable_bitmapscan=off
+  set plan_cache_mode=force_generic_plan
+  set jit=off
+  set search_path=pg_catalog, pg_temp;
 function lock_limits(p_lanes integer[]) returns void plpgsql volatile;
 function low_annotation(p_batch integer) returns xid8 sql stable;
 function low_batch(p_batch integer) returns xid8 sql stable;
